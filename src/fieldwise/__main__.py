@@ -1,0 +1,5 @@
+"""python -m fieldwise"""
+
+from .cli import main
+
+main()

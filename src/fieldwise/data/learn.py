@@ -1,0 +1,275 @@
+"""Learning a vocabulary from chunks of a table, each read once.
+
+What a code will be is known only after the last row (counts decide), so `add` gives each row
+provisional numbers: an id for a counted field, the number itself for a numeric one. `finish` fixes
+the codes and `settle` turns provisional numbers into them, without reading the table again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import isqrt
+from typing import TypeVar
+
+import numpy as np
+import polars as pl
+
+from ..errors import DataError, SchemaError
+from .chunks import Chunk
+from .keys import Keys, as_number
+from .numbers import ExactSum, Histogram, bin_of
+from .schema import Field, Schema
+from .vocabulary import FieldVocabulary, Vocabulary, bin_entries, sort_by_value
+
+__all__ = ["Learner", "Provisional", "in_parallel"]
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+LARGEST_LINEAR = 1e150  # its square is still finite
+
+
+def in_parallel(work: Callable[[A], B], items: Iterable[A]) -> list[B]:
+    """One call an item on polars' number of threads: polars and NumPy leave the GIL in them."""
+    with ThreadPoolExecutor(max(1, pl.thread_pool_size())) as pool:
+        return list(pool.map(work, items))
+
+
+@dataclass
+class Provisional:
+    """Rows on their way to codes, a field after the other: ids (counted fields, n) int32,
+    numbers (others, n) float64."""
+
+    ids: np.ndarray
+    numbers: np.ndarray
+
+
+class _Counted:
+    """Counts the keys of one field."""
+
+    def __init__(self, field: Field, start: FieldVocabulary | None) -> None:
+        self.field = field
+        self._start = start.entries if start is not None else None
+        known = None
+        if self._start is not None:
+            known = self._start.filter(pl.col("category").is_not_null())["category"]
+        self._keys = Keys(field, known)
+        self._counts = np.zeros(1, dtype=np.int64)
+
+    def add(self, chunk: Chunk) -> np.ndarray:
+        ids = self._keys.ids(chunk.frame[self.field.column])
+        counts = np.bincount(ids, minlength=max(self._keys.size, len(self._counts)))
+        counts[: len(self._counts)] += self._counts
+        self._counts = counts
+        return ids
+
+    def finish(self) -> FieldVocabulary:
+        counts = np.zeros(self._keys.size, dtype=np.int64)
+        counts[: len(self._counts)] = self._counts
+        missing = pl.Series("category", [None], dtype=pl.String)
+        entries = pl.DataFrame(
+            {
+                "category": pl.concat([missing, self._keys.values().alias("category")]),
+                "id": np.arange(len(counts), dtype=np.int32),
+                "count": counts,
+                "code": np.zeros(len(counts), dtype=np.int32),
+            }
+        )
+        if self._start is not None:
+            entries = _add_counts(entries, self._start)
+        entries = entries.filter(pl.col("count") > 0)
+        first = 1 + int(entries["code"].to_numpy().max(initial=0))
+        own = (pl.col("code") == 0) & (pl.col("count") >= self.field.min_count)
+        fresh = sort_by_value(self.field, entries.filter(own))
+        fresh = fresh.with_columns(
+            pl.Series("code", np.arange(first, first + fresh.height), dtype=pl.Int32)
+        )
+        rare = sort_by_value(self.field, entries.filter((pl.col("code") == 0) & ~own))
+        entries = pl.concat([entries.filter(pl.col("code") > 0).sort("code"), fresh, rare])
+        self._code_of = np.zeros(len(counts), dtype=np.int32)
+        self._code_of[entries["id"].to_numpy()] = entries["code"].to_numpy()
+        return FieldVocabulary(self.field, entries.select("category", "code", "count"))
+
+    def settle(self, ids: np.ndarray) -> np.ndarray:
+        return self._code_of[ids]
+
+
+def _add_counts(entries: pl.DataFrame, start: pl.DataFrame) -> pl.DataFrame:
+    """Counts of both, codes of `start`, in the rows of `entries`."""
+    return (
+        entries.drop("code")
+        .join(start, on="category", how="left", nulls_equal=True)
+        .select(
+            "category",
+            "id",
+            pl.col("count") + pl.col("count_right").fill_null(0),
+            pl.col("code").fill_null(0),
+        )
+    )
+
+
+class _Binned:
+    """Measures a column that is cut into bins: quantiles, or edges already given."""
+
+    def __init__(self, field: Field, start: FieldVocabulary | None) -> None:
+        self.field = field
+        self._missing = 0
+        self._histogram = None if field.edges is not None else Histogram()
+        self._counts = np.zeros(len(field.edges or ()) + 1, dtype=np.int64)
+        if start is not None:
+            counts = start.counts()[1:]
+            self._counts += counts[: len(self._counts)]
+            self._missing = int(counts[len(self._counts) :].sum())
+
+    def add(self, chunk: Chunk) -> np.ndarray:
+        number = numbers_of(chunk, self.field)
+        missing = np.isnan(number)
+        self._missing += int(missing.sum())
+        if self._histogram is not None:
+            self._histogram.add(number)
+        else:
+            bins = bin_of(number[~missing], self.field.edges or ())
+            self._counts += np.bincount(bins, minlength=len(self._counts))
+        return number
+
+    def finish(self) -> FieldVocabulary:
+        if self._histogram is not None:
+            if self._histogram.n_distinct == 0:
+                raise SchemaError(
+                    f"column {self.field.column!r} holds no number at all (every value is "
+                    f"missing); drop it: drop=[{self.field.column!r}]"
+                )
+            edges = self._histogram.edges(self.field.n_bins)
+            self._counts = self._histogram.counts(edges)
+            self.field = replace(self.field, edges=edges)
+        return FieldVocabulary(self.field, bin_entries(self.field, self._counts, self._missing))
+
+    def settle(self, numbers: np.ndarray) -> np.ndarray:
+        code = 1 + bin_of(numbers, self.field.edges or ())
+        code[np.isnan(numbers)] = len(self._counts) + 1
+        return code.astype(np.int32)
+
+
+class _Linear:
+    """Measures the mean and the spread of a column that is kept as a number."""
+
+    def __init__(self, field: Field, start: FieldVocabulary | None) -> None:
+        self.field = field
+        self._sum, self._squares = ExactSum(), ExactSum()
+        self._seen = np.zeros(2, dtype=np.int64)  # values, missing
+        if start is not None:
+            self._seen += start.counts()
+
+    def add(self, chunk: Chunk) -> np.ndarray:
+        number = numbers_of(chunk, self.field)
+        missing = np.isnan(number)
+        large = ~missing & ~(np.abs(number) < LARGEST_LINEAR)
+        if large.any():
+            row = int(np.argmax(large))
+            raise DataError(
+                f"{chunk.locate(row)}: column {self.field.column!r} holds {number[row]:g}, which a "
+                "linear field cannot take; use binning='quantile', where it falls into an end bin"
+            )
+        finite = number[~missing]
+        self._sum.add(finite)
+        self._squares.add(finite * finite)
+        self._seen += (len(finite), int(missing.sum()))
+        return number
+
+    def finish(self) -> FieldVocabulary:
+        if self.field.center is None:
+            n = int(self._seen[0])
+            if n == 0:
+                raise SchemaError(
+                    f"column {self.field.column!r} holds no number at all (every value is "
+                    f"missing); drop it: drop=[{self.field.column!r}]"
+                )
+            mean = self._sum.value() / n
+            variance = max(self._squares.value() / n - mean * mean, Fraction(0))
+            # The exact root, so that it is the same on every machine.
+            scale = isqrt(int(variance * 4**600)) / 2**600 if variance else 0.0
+            self.field = replace(self.field, center=float(mean), scale=scale or 1.0)
+        entries = {"category": ["(value)", None], "code": [0, 1], "count": self._seen.tolist()}
+        kinds = {"category": pl.String, "code": pl.Int32, "count": pl.Int64}
+        return FieldVocabulary(self.field, pl.DataFrame(entries, schema=kinds))
+
+    def settle(self, numbers: np.ndarray) -> np.ndarray:
+        return np.isnan(numbers).astype(np.int32)
+
+
+def numbers_of(chunk: Chunk, field: Field) -> np.ndarray:
+    """The column as float64, NaN for missing; text that is no number is an error."""
+    column = chunk.frame[field.column]
+    if column.dtype.is_temporal():
+        raise SchemaError(f"column {field.column!r} holds {column.dtype}, not numbers")
+    number = as_number(column)
+    if column.dtype == pl.String:
+        text = column.str.strip_chars()
+        bad = (
+            np.isnan(number)
+            & ~text.str.to_lowercase().is_in(["nan", ""]).fill_null(True).to_numpy()
+        )
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise DataError(
+                f"{chunk.locate(row)}: column {field.column!r} is numeric but holds "
+                f"{column[row]!r}; make it a category (kinds={{{field.column!r}: 'category'}}) "
+                "or mend the value"
+            )
+    return number
+
+
+class Learner:
+    """Learns every field of a schema; `start` is a vocabulary to grow, whose codes stay."""
+
+    def __init__(self, schema: Schema, start: Vocabulary | None = None) -> None:
+        if start is not None and start.schema.names != schema.names:
+            raise SchemaError("the schema has other fields than the vocabulary it should grow")
+        self.schema = start.schema if start is not None else schema
+        olds: Sequence[FieldVocabulary | None] = (
+            start.fields if start is not None else [None] * len(schema)
+        )
+        self._fields: list[_Counted | _Binned | _Linear] = []
+        for field, old in zip(self.schema.fields, olds, strict=True):
+            kind = _Counted if field.is_counted else _Linear if field.is_linear else _Binned
+            self._fields.append(kind(field, old))
+        self._n_ids = sum(f.is_counted for f in self.schema.fields)
+
+    def add(self, chunk: Chunk) -> Provisional:
+        n = chunk.frame.height
+        ids = np.empty((self._n_ids, n), dtype=np.int32)
+        numbers = np.empty((len(self._fields) - self._n_ids, n), dtype=np.float64)
+        places = self._places(ids, numbers)
+
+        def work(j: int) -> None:
+            places[j][:] = self._fields[j].add(chunk)
+
+        in_parallel(work, range(len(places)))
+        return Provisional(ids, numbers)
+
+    def finish(self) -> Vocabulary:
+        return Vocabulary(self.schema, in_parallel(lambda f: f.finish(), self._fields))
+
+    def settle(self, rows: Provisional, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+        """codes (n, m) and values (n, linear fields), once `finish` was called."""
+        places = self._places(rows.ids, rows.numbers)
+        n = len(places[0])
+        codes = np.empty((n, len(places)), dtype=np.int32)
+        values = np.empty((n, len(self.schema.linear)), dtype=np.float32)
+        k = 0
+        for j, row in enumerate(places):
+            codes[:, j] = self._fields[j].settle(row)
+            known = vocabulary.fields[j]
+            if known.field.is_linear:
+                value = (row - known.center) / known.scale
+                values[:, k] = np.where(np.isnan(row), 1.0, value)
+                k += 1
+        return codes, values
+
+    def _places(self, ids: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
+        """For every field, in order, the row that holds its provisional numbers."""
+        counted, others = iter(ids), iter(numbers)
+        return [next(counted if f.is_counted else others) for f in self.schema.fields]

@@ -1,0 +1,161 @@
+"""libffm text (`label field:index:value ...`) and libsvm text (`label index:value ...`).
+
+libffm: a column a field. Where every value is 1 the index is the category; a field with one index
+throughout and changing values is a number.
+libsvm: rows of the same length whose values are all 1 (one-hot fields in a fixed order, as libFM
+writes them) give a column a position; anything else a numeric column an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from ..errors import DataError
+from .chunks import Chunk
+from .text import byte_blocks, text_head
+
+__all__ = ["LibffmSource"]
+
+MOST_COLUMNS = 4096
+
+
+class LibffmSource:
+    """One or more files; the first column is `label`. A first pass finds the columns."""
+
+    is_text = True
+
+    def __init__(self, paths: Sequence[Path], *, with_fields: bool) -> None:
+        self.paths = list(paths)
+        self.name = str(self.paths[0]) if len(self.paths) == 1 else f"{len(self.paths)} files"
+        self._with_fields = with_fields
+        for path in self.paths:
+            text_head(path)
+        self.total: float | None = float(sum(p.stat().st_size for p in self.paths))
+        self._survey()
+        if len(self._names) > MOST_COLUMNS:
+            raise DataError(
+                f"{self.name}: {len(self._names):,} columns; at most {MOST_COLUMNS:,} are read. "
+                "Write it as libffm with a field a column, or as CSV"
+            )
+        self.columns = ["label", *self._names.values()]
+
+    def _survey(self) -> None:
+        """Which columns there are, and which of them carry numbers."""
+        groups = []
+        widths: set[int] = set()
+        for entries, n_rows, *_ in self._entries():
+            widths |= set(entries.group_by("row").len()["len"].to_list())
+            if entries["row"].n_unique() < n_rows:
+                widths.add(0)
+            first = pl.col("index").first()
+            groups.append(
+                entries.group_by("field").agg(
+                    pl.col("value").ne(1.0).any().alias("valued"),
+                    pl.col("index").n_unique().eq(1).alias("single"),
+                    first.alias("index"),
+                )
+            )
+        if not groups:
+            raise DataError(f"{self.name} has no rows")
+        found = (
+            pl.concat(groups)
+            .group_by("field")
+            .agg(
+                pl.col("valued").any(),
+                pl.col("single").all() & pl.col("index").n_unique().eq(1),
+            )
+            .sort("field")
+        )
+        valued = bool(found["valued"].any())
+        self._positional = not self._with_fields and not valued and len(widths) == 1
+        if self._positional:
+            width = widths.pop()
+            self._names = {j: f"f{j}" for j in range(width)}
+            self._numeric: set[int] = set()
+            return
+        if self._with_fields:
+            bad = found.filter(pl.col("valued") & ~pl.col("single"))
+            if bad.height:
+                raise DataError(
+                    f"{self.name}: field {bad['field'][0]} has several indices with values "
+                    "other than 1; a field is a category (values 1) or a number (one index)"
+                )
+            self._numeric = set(found.filter("valued")["field"].to_list())
+        else:
+            self._numeric = set(found["field"].to_list())
+        self._names = {f: f"f{f}" for f in found["field"].to_list()}
+
+    def _entries(self) -> Iterator[tuple[pl.DataFrame, int, pl.Series, Path, int, float]]:
+        """(row, field, index, value) of every entry, a block at a time."""
+        before = 0.0
+        for path in self.paths:
+            first, done = 0, 0.0
+            for block, done in byte_blocks(path, quote=False):
+                text = pl.Series("line", block.decode("utf-8", "replace").splitlines())
+                text = text.str.strip_chars()
+                lines = text.filter(text != "").to_frame()
+                if lines.height == 0:
+                    continue
+                parts = lines.select(pl.col("line").str.split(" ")).with_row_index("row")
+                label = parts.select(pl.col("line").list.first())["line"]
+                entries = (
+                    parts.select("row", pl.col("line").list.slice(1))
+                    .explode("line", empty_as_null=False)
+                    .filter(pl.col("line") != "")
+                )
+                yield (
+                    self._split(entries, path, first),
+                    lines.height,
+                    label,
+                    path,
+                    first,
+                    before + done,
+                )
+                first += lines.height
+            before += done
+
+    def _split(self, entries: pl.DataFrame, path: Path, first: int) -> pl.DataFrame:
+        parts = pl.col("line").str.splitn(":", 3 if self._with_fields else 2)
+        names = ["field", "index", "value"] if self._with_fields else ["field", "value"]
+        split = entries.select("row", parts.struct.rename_fields(names)).unnest("line")
+        if not self._with_fields:
+            split = split.with_columns(index=pl.col("field"))
+        typed = split.with_columns(
+            pl.col("field").cast(pl.Int64, strict=False),
+            pl.col("value").cast(pl.Float64, strict=False),
+        )
+        bad = typed.select(
+            pl.any_horizontal(pl.col("field", "index", "value").is_null())
+        ).to_series()
+        if bad.any():
+            row = typed["row"].gather(bad.arg_true())[0]
+            shape = "field:index:value" if self._with_fields else "index:value"
+            raise DataError(
+                f"{path}, row {first + row + 1:,}: {entries['line'].gather(bad.arg_true())[0]!r} "
+                f"is not {shape}"
+            )
+        return typed
+
+    def chunks(self) -> Iterator[Chunk]:
+        for entries, n_rows, label, path, first, done in self._entries():
+            if self._positional:
+                entries = entries.with_columns(field=pl.int_range(pl.len()).over("row"))
+            frame = pl.DataFrame({"row": pl.Series(range(n_rows), dtype=pl.UInt32), "label": label})
+            repeated = entries.filter(entries.select("row", "field").is_duplicated())
+            if repeated.height:
+                raise DataError(
+                    f"{path}, row {first + repeated['row'][0] + 1:,}: field "
+                    f"{repeated['field'][0]} appears twice; one value a field and row is read"
+                )
+            for key, name in self._names.items():
+                cell = "value" if key in self._numeric else "index"
+                column = entries.filter(pl.col("field") == key).select(
+                    "row", pl.col(cell).cast(pl.String).alias(name)
+                )
+                frame = frame.join(column, on="row", how="left", maintain_order="left")
+                if not self._with_fields and not self._positional:
+                    frame = frame.with_columns(pl.col(name).fill_null("0.0"))  # sparse: 0
+            yield Chunk(frame.drop("row"), str(path), first, done)

@@ -1,0 +1,125 @@
+"""What is measured of a numeric column in one pass, in bounded memory, whatever the order of rows.
+
+`Histogram` keeps counts of values, exact up to `LIMIT` distinct ones and of rounded values past
+that. `ExactSum` adds floats without rounding. Both give the same result for the same values in any
+order, so bins and scales do not depend on how a table was cut or sorted.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+
+__all__ = ["ExactSum", "Histogram", "bin_labels", "bin_of"]
+
+LIMIT = 1 << 16
+
+
+def _ordered(values: np.ndarray) -> np.ndarray:
+    """float64 -> int64 that sorts alike (the sign bit flips the rest)."""
+    bits = (values + 0.0).view(np.int64)  # + 0.0 turns -0.0 into 0.0
+    return bits ^ ((bits >> 63) & np.int64(0x7FFFFFFFFFFFFFFF))
+
+
+def _unordered(keys: np.ndarray) -> np.ndarray:
+    return (keys ^ ((keys >> 63) & np.int64(0x7FFFFFFFFFFFFFFF))).view(np.float64)
+
+
+def _merge(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    unique, where = np.unique(keys, return_inverse=True)
+    total = np.zeros(len(unique), dtype=np.int64)
+    np.add.at(total, where, counts)
+    return unique, total
+
+
+class Histogram:
+    """Counts of distinct values; low bits are dropped, one at a time, once they are too many.
+
+    The number of bits dropped is the least with which all values seen fit: a part of the values
+    never needs more than the whole, so the order of `add` does not matter.
+    """
+
+    def __init__(self) -> None:
+        self._keys = np.empty(0, dtype=np.int64)
+        self._counts = np.empty(0, dtype=np.int64)
+        self._dropped = 0
+
+    def add(self, values: np.ndarray) -> None:
+        """values (n,) float64; NaN is left out."""
+        values = values[~np.isnan(values)]
+        keys, counts = np.unique(_ordered(values) >> self._dropped, return_counts=True)
+        self._keys, self._counts = _merge(
+            np.concatenate([self._keys, keys]), np.concatenate([self._counts, counts])
+        )
+        while len(self._keys) > LIMIT:
+            self._dropped += 1
+            self._keys, self._counts = _merge(self._keys >> 1, self._counts)
+
+    @property
+    def n_distinct(self) -> int:
+        return len(self._keys)
+
+    def counts(self, edges: tuple[float, ...]) -> np.ndarray:
+        """How many values fall into each bin of `edges`, which `edges()` gave."""
+        bins = bin_of(_unordered(self._keys << self._dropped), edges)
+        out = np.zeros(len(edges) + 1, dtype=np.int64)
+        np.add.at(out, bins, self._counts)
+        return out
+
+    def edges(self, n_bins: int) -> tuple[float, ...]:
+        """Where the next bin starts: equal counts as far as repeated values allow.
+
+        At most n_bins distinct values: a bin each.
+        """
+        if len(self._keys) < 2:
+            return ()
+        if len(self._keys) <= n_bins:
+            starts = np.arange(1, len(self._keys))
+        else:
+            below = np.cumsum(self._counts)
+            ranks = np.array([int(below[-1]) * k // n_bins for k in range(1, n_bins)])
+            starts = np.unique(np.searchsorted(below, ranks) + 1)
+            starts = starts[starts < len(self._keys)]
+        edges = _unordered(self._keys[starts] << self._dropped)
+        return tuple(float(e) for e in np.unique(edges[np.isfinite(edges)]))
+
+
+class ExactSum:
+    """A sum of finite floats kept as a whole number of 2^-1126: exact, so order does not matter."""
+
+    _UNIT = 1126  # 1073 for the smallest exponent of frexp, 53 for the digits
+
+    def __init__(self) -> None:
+        self._total = 0
+
+    def add(self, values: np.ndarray) -> None:
+        fraction, exponent = np.frexp(values)
+        digits = (fraction * 2.0**53).astype(np.int64)
+        low, high = digits & 0x3FFFFFF, digits >> 26
+        levels, where = np.unique(exponent, return_inverse=True)
+        # Halves of 27 bits add up exactly in a float64 for up to 2^26 values a call.
+        highs = np.bincount(where, weights=high)
+        lows = np.bincount(where, weights=low)
+        for level, h, lo in zip(levels.tolist(), highs.tolist(), lows.tolist(), strict=True):
+            self._total += ((int(h) << 26) + int(lo)) << (level + self._UNIT - 53)
+
+    def value(self) -> Fraction:
+        return Fraction(self._total, 1 << self._UNIT)
+
+
+def bin_of(values: np.ndarray, edges: tuple[float, ...]) -> np.ndarray:
+    """The bin of each value, 0 .. len(edges); infinities fall into the end bins, NaN anywhere."""
+    return np.searchsorted(np.asarray(edges, dtype=np.float64), values, side="right")
+
+
+def bin_labels(edges: tuple[float, ...]) -> list[str]:
+    """How a person reads the bins: '< 2', '[2, 5)', '>= 5'."""
+    if not edges:
+        return ["any"]
+    text = [f"{e:g}" for e in edges]
+    if len(set(text)) < len(text):  # six digits do not tell them apart
+        text = [repr(e) for e in edges]
+    inner = [f"[{a}, {b})" for a, b in pairwise(text)]
+    return [f"< {text[0]}", *inner, f">= {text[-1]}"]

@@ -1,0 +1,280 @@
+"""A look at every column of a table, in one pass: what it holds, and what it most likely means.
+
+`profile` measures, `infer_schema` decides. The rules (each guess can be overridden):
+
+- text, truth values, categoricals: category
+- whole numbers, also as floats or as text: category where values repeat (distinct at most n/4),
+  else numeric
+- other numbers: numeric
+- dates and times, also ISO text with a time of day: calendar fields (date, weekday, hour)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from ..errors import DataError, SchemaError
+from ..progress import progress
+from .chunks import Source
+from .keys import Keys
+from .learn import in_parallel
+from .schema import Field, Schema, Target, check_names
+
+__all__ = ["ColumnProfile", "infer_schema", "profile"]
+
+# A column of fractions with more distinct values than this is numeric whatever follows.
+FRACTIONS = 1 << 16
+WHOLE = r"^\s*[+-]?(0|[1-9][0-9]*)(\.0*)?\s*$"  # 007 is a name, not a number
+CLOCK = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}"
+KIND_WORDS = ("category", "numeric", "time", "quantile", "log2", "linear")
+
+
+@dataclass(frozen=True)
+class ColumnProfile:
+    """What one column holds. `dtype` is string, integer, float, boolean, date or time."""
+
+    name: str
+    dtype: str
+    n_rows: int
+    n_missing: int
+    n_distinct: int | None  # None: too many to count, and numeric
+    counts: np.ndarray  # of the distinct values, missing aside; empty where not counted
+
+    @property
+    def kind(self) -> str:
+        """category, numeric or time"""
+        if self.dtype in ("date", "time"):
+            return "time"
+        if self.dtype == "float":
+            return "numeric"
+        if self.dtype == "integer":
+            few = self.n_distinct is not None and self.n_distinct * 4 <= self.n_rows
+            return "category" if few else "numeric"
+        return "category"
+
+    def rare_share(self, min_count: int) -> float:
+        """The share of rows whose value is seen fewer than `min_count` times."""
+        if self.kind == "numeric" or not self.n_rows:
+            return 0.0
+        return float(self.counts[self.counts < min_count].sum()) / self.n_rows
+
+
+class _Look:
+    """Gathers one column's profile."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.n_rows = self.n_missing = 0
+        self._keys: Keys | None = Keys(Field(name=name))
+        self._counts = np.zeros(1, dtype=np.int64)
+        self._typed: set[str] = set()  # what typed columns say of themselves
+        self._seen = 1
+        self._could_be = dict.fromkeys(("whole", "number", "boolean", "clock"), True)
+
+    def add(self, column: pl.Series) -> None:
+        self.n_rows += len(column)
+        said = _typed(column)
+        self._typed.add(said)
+        if said == "float":
+            column = column.fill_nan(None)
+        elif said == "empty":
+            self.n_missing += len(column)
+            return
+        elif said in ("date", "time"):
+            self._keys = None  # nearly every time is another; its parts are what counts
+        if self._keys is None:
+            self.n_missing += column.null_count()
+            if said == "text":
+                self._judge(column.drop_nulls().unique())
+            return
+        ids = self._keys.ids(column)
+        counts = np.bincount(ids, minlength=max(self._keys.size, len(self._counts)))
+        self.n_missing += int(counts[0])
+        counts[: len(self._counts)] += self._counts
+        self._counts = counts
+        if self._keys.size > self._seen:
+            fresh = column.filter(pl.Series(ids >= self._seen))
+            self._seen = self._keys.size
+            self._judge(fresh.unique())
+        fractions = self._could_be["number"] and not self._could_be["whole"]
+        if fractions and said in ("float", "text") and self._keys.size > FRACTIONS:
+            self._keys = None
+
+    def _judge(self, fresh: pl.Series) -> None:
+        """What the values seen so far could all be."""
+        could = self._could_be
+        if fresh.dtype == pl.String:
+            if could["whole"]:
+                could["whole"] = bool(fresh.str.contains(WHOLE).all())
+            if could["number"]:
+                number = fresh.str.strip_chars().cast(pl.Float64, strict=False)
+                named = fresh.str.contains(r"^\s*[+-]?0[0-9]").any()  # leading zeros
+                could["number"] = not named and number.null_count() == 0
+            if could["boolean"]:
+                could["boolean"] = bool(fresh.str.to_lowercase().is_in(["true", "false"]).all())
+            if could["clock"]:
+                could["clock"] = bool(fresh.str.contains(CLOCK).all())
+        elif fresh.dtype.is_float():
+            finite = fresh.filter(fresh.is_finite())
+            whole = (finite == finite.round()).all() and len(finite) == len(fresh)
+            could["whole"] = could["whole"] and bool(whole)
+
+    def finish(self) -> ColumnProfile:
+        n_distinct = None if self._keys is None else int(np.count_nonzero(self._counts[1:]))
+        counts = self._counts[1:] if self._keys is not None else np.empty(0, dtype=np.int64)
+        return ColumnProfile(
+            self.name, self._dtype(), self.n_rows, self.n_missing, n_distinct, counts
+        )
+
+    def _dtype(self) -> str:
+        said = self._typed - {"empty"}
+        if not said or self.n_rows == self.n_missing:
+            return "string"
+        if said == {"text"}:
+            could = self._could_be
+            if could["boolean"]:
+                return "boolean"
+            if could["whole"] and could["number"]:
+                return "integer"
+            if could["number"]:
+                return "float"
+            return "time" if could["clock"] else "string"
+        if said == {"float"}:
+            return "integer" if self._could_be["whole"] else "float"
+        if said <= {"integer", "float"}:
+            return "integer" if self._could_be["whole"] else "float"
+        return said.pop() if len(said) == 1 else "string"
+
+
+def _typed(column: pl.Series) -> str:
+    dtype = column.dtype
+    if dtype == pl.Null:
+        return "empty"
+    if dtype == pl.String:
+        return "text"
+    if dtype == pl.Boolean:
+        return "boolean"
+    if dtype.is_float() or dtype.is_decimal():
+        return "float"
+    if dtype.is_integer():
+        return "integer"
+    if dtype == pl.Date:
+        return "date"
+    if isinstance(dtype, pl.Datetime):
+        return "time"
+    return "string"
+
+
+def profile(
+    source: Source, *, columns: Iterable[str] | None = None, show: bool | None = False
+) -> list[ColumnProfile]:
+    """Every column's profile, from one pass over the source."""
+    wanted = list(source.columns if columns is None else columns)
+    looks = [_Look(name) for name in wanted]
+    with progress("looking", source.total, show=show) as tell:
+        for chunk in source.chunks():
+            in_parallel(lambda look, c=chunk: look.add(c.frame[look.name]), looks)  # type: ignore[misc]
+            tell(chunk.done, f"{looks[0].n_rows:,} rows" if looks else "")
+    return [look.finish() for look in looks]
+
+
+def infer_schema(
+    profiles: Iterable[ColumnProfile],
+    *,
+    target: str | None = None,
+    weight: str | None = None,
+    drop: Iterable[str] = (),
+    kinds: Mapping[str, str] | None = None,
+    fields: Mapping[str, Mapping[str, Any]] | None = None,
+    **settings: Any,
+) -> Schema:
+    """Fields for every column but target, weight and drop.
+
+    `kinds` overrides a guess: category, numeric, time, or a binning (quantile, log2, linear).
+    `settings` (min_count, unseen, n_bins) hold for all fields, `fields` for the one named.
+    """
+    by_name = {p.name: p for p in profiles}
+    kinds, drop = dict(kinds or {}), list(drop)
+    check_names(kinds, by_name, "column in kinds")
+    check_names(drop, by_name, "column in drop")
+    check_names([target] if target is not None else [], by_name, "target")
+    check_names([weight] if weight is not None else [], by_name, "weight")
+    own = {name: dict(v) for name, v in (fields or {}).items()}
+    found: list[Field] = []
+    for name, column in by_name.items():
+        if name not in (target, weight) and name not in drop:
+            kind = kinds.get(name) or ("numeric" if "edges" in own.get(name, {}) else None)
+            found += _fields(column, kind, settings)
+    check_names(own, [f.name for f in found], "field")
+    if not found:
+        raise SchemaError(
+            f"no column is left to learn from besides the target; the table has "
+            f"{', '.join(by_name)}"
+        )
+    return Schema(
+        fields=tuple(_changed(f, own.get(f.name, {})) for f in found),
+        target=_target(by_name[target]) if target is not None else None,
+        weight=weight,
+        dropped=tuple(drop),
+    )
+
+
+def _changed(field: Field, settings: dict[str, Any]) -> Field:
+    if "edges" in settings:
+        settings = {"binning": "edges", **settings}
+    try:
+        return replace(field, **settings)
+    except TypeError as error:
+        raise SchemaError(f"field {field.name!r}: {error}") from error
+
+
+def _fields(column: ColumnProfile, kind: str | None, settings: dict[str, Any]) -> list[Field]:
+    name = column.name
+    if kind is not None and kind not in KIND_WORDS:
+        raise SchemaError(f"column {name!r}: kind {kind!r} is not one of {', '.join(KIND_WORDS)}")
+    if column.n_missing == column.n_rows:
+        raise SchemaError(f"column {name!r} has no value in any row; drop it: drop=[{name!r}]")
+    kind = kind or column.kind
+    if kind == "time":
+        base = Field(name=name, **settings)
+        parts = ("date", "weekday") if column.dtype == "date" else ("date", "weekday", "hour")
+        return [
+            replace(
+                base,
+                name=name if part == "date" else f"{name}.{part}",
+                column=name,
+                part=part,
+                dtype="string" if part == "date" else "integer",
+            )
+            for part in parts
+        ]
+    if kind == "category":
+        dtype = column.dtype if column.dtype in ("integer", "float", "boolean") else "string"
+        return [Field(name=name, dtype=dtype, **settings)]
+    if column.dtype not in ("integer", "float", "boolean"):
+        raise SchemaError(
+            f"column {name!r} is asked to be numeric but holds {column.dtype} values "
+            "that are not all numbers"
+        )
+    binning = None if kind == "numeric" else kind
+    return [Field(name=name, kind="numeric", binning=binning, dtype="float", **settings)]
+
+
+def _target(column: ColumnProfile) -> Target:
+    """Two values, or words: classes. More numbers than two: a number."""
+    if column.n_missing:
+        raise DataError(
+            f"target {column.name!r} is missing in {column.n_missing:,} of {column.n_rows:,} rows; "
+            "drop those rows first"
+        )
+    if column.n_distinct == 1:
+        raise DataError(f"target {column.name!r} has the same value in every row: nothing to learn")
+    dtype = column.dtype if column.dtype in ("integer", "float", "boolean") else "string"
+    words = dtype in ("string", "boolean")
+    few = column.n_distinct == 2
+    return Target(column=column.name, kind="classes" if words or few else "numeric", dtype=dtype)

@@ -1,0 +1,212 @@
+"""Anything that holds a table, as a `Source` of chunks: paths, globs, folders, frames, arrays.
+
+`open_source` is the one door. `criteo` and `avazu` are formats with a schema of their own.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ..errors import DataError, SettingError
+from .chunks import Source
+from .frames import FrameSource, LazySource
+from .libffm import LibffmSource
+from .schema import Field, Schema, Target
+from .text import NULL_WORDS, TextSource
+
+__all__ = ["FORMATS", "avazu_schema", "criteo_schema", "format_schema", "open_source"]
+
+FORMATS = ("auto", "csv", "tsv", "parquet", "arrow", "libffm", "libsvm", "criteo", "avazu")
+
+ENDINGS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".txt": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".ipc": "arrow",
+    ".feather": "arrow",
+    ".ffm": "libffm",
+    ".libffm": "libffm",
+    ".svm": "libsvm",
+    ".libsvm": "libsvm",
+    ".libfm": "libsvm",
+}
+COMPRESSED = (".gz", ".zst", ".zstd")
+IN_MEMORY = "pandas, polars or pyarrow frames, NumPy arrays, dicts of columns, Arrow streams"
+
+CRITEO_INTEGERS = [f"I{i}" for i in range(1, 14)]
+CRITEO_CATEGORIES = [f"C{i}" for i in range(1, 27)]
+AVAZU_FIELDS = [
+    "hour",
+    "C1",
+    "banner_pos",
+    "site_id",
+    "site_domain",
+    "site_category",
+    "app_id",
+    "app_domain",
+    "app_category",
+    "device_id",
+    "device_ip",
+    "device_model",
+    "device_type",
+    "device_conn_type",
+    "C14",
+    "C15",
+    "C16",
+    "C17",
+    "C18",
+    "C19",
+    "C20",
+    "C21",
+]
+
+
+def criteo_schema(min_count: int = 35) -> Schema:
+    """13 integers by the log rule, 26 categories; the paper's minimum count."""
+    numbers = [
+        Field(name=n, kind="numeric", binning="log2", min_count=min_count) for n in CRITEO_INTEGERS
+    ]
+    categories = [Field(name=n, min_count=min_count) for n in CRITEO_CATEGORIES]
+    return Schema(fields=(*numbers, *categories), target=Target(column="label"))
+
+
+def avazu_schema(min_count: int = 4) -> Schema:
+    """22 categories, `id` dropped and `hour` as it is; the paper's minimum count."""
+    return Schema(
+        fields=tuple(Field(name=n, min_count=min_count) for n in AVAZU_FIELDS),
+        target=Target(column="click"),
+        dropped=("id",),
+    )
+
+
+def format_schema(format: str, min_count: int | None = None) -> Schema | None:
+    """The schema that comes with a format, or None where it has to be inferred."""
+    make = {"criteo": criteo_schema, "avazu": avazu_schema}.get(format)
+    if make is None:
+        return None
+    return make() if min_count is None else make(min_count)
+
+
+def open_source(
+    data: Any,
+    *,
+    format: str = "auto",
+    separator: str | None = None,
+    null_words: Sequence[str] = NULL_WORDS,
+) -> Source:
+    """A source over `data`: a path, a glob, a folder, a list of paths, or a table in memory."""
+    if format not in FORMATS:
+        raise SettingError(f"format={format!r} is not one of {', '.join(FORMATS)}")
+    if isinstance(data, (str, Path)) or _is_paths(data):
+        paths = _paths(data)
+        return _open_files(paths, _format(paths, format), separator, null_words)
+    if hasattr(data, "chunks") and hasattr(data, "columns") and hasattr(data, "is_text"):
+        return data
+    if isinstance(data, pl.LazyFrame):
+        return LazySource([("the query", data)])
+    if data is None or isinstance(data, (bytes, int, float)):
+        raise DataError(f"{type(data).__name__} is not a table; pass a path, or {IN_MEMORY}")
+    return FrameSource(data)
+
+
+def _is_paths(data: Any) -> bool:
+    return (
+        isinstance(data, (list, tuple))
+        and len(data) > 0
+        and all(isinstance(p, Path) or (isinstance(p, str) and Path(p).exists()) for p in data)
+    )
+
+
+def _paths(data: Any) -> list[Path]:
+    """The files meant, in the order of their names."""
+    if not isinstance(data, (str, Path)):
+        return [p for item in data for p in _paths(item)]
+    path = Path(data)
+    if path.is_dir():
+        known = [p for p in sorted(path.rglob("*")) if p.is_file() and _ending(p) in ENDINGS]
+        known = [p for p in known if not p.name.startswith((".", "_"))]
+        if not known:
+            raise DataError(
+                f"{path} holds no table: no file ends with {', '.join(sorted(set(ENDINGS)))} "
+                "(also .gz and .zst of text)"
+            )
+        return known
+    if path.exists():
+        return [path]
+    found = sorted(Path(p) for p in glob.glob(str(data), recursive=True))
+    if not found:
+        raise DataError(f"{data}: no such file or folder")
+    return [p for p in found if p.is_file()]
+
+
+def _ending(path: Path) -> str:
+    suffixes = [s.lower() for s in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSED:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def _format(paths: list[Path], format: str) -> str:
+    if format != "auto":
+        return format
+    formats = {_guess(p) for p in paths}
+    if len(formats) > 1:
+        raise DataError(
+            f"files of several formats together ({', '.join(sorted(formats))}); "
+            "name one, for example with a glob: 'data/*.csv'"
+        )
+    return formats.pop()
+
+
+def _guess(path: Path) -> str:
+    """By the first bytes where they tell, else by the name."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(6)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    if head[:4] == b"PAR1":
+        return "parquet"
+    if head == b"ARROW1":
+        return "arrow"
+    return ENDINGS.get(_ending(path), "csv")
+
+
+def _open_files(
+    paths: list[Path], format: str, separator: str | None, null_words: Sequence[str]
+) -> Source:
+    for path in paths:
+        if path.stat().st_size == 0:
+            raise DataError(f"{path} is empty")
+    if format in ("parquet", "arrow"):
+        scan: Callable[[Path], pl.LazyFrame]
+        scan = pl.scan_parquet if format == "parquet" else pl.scan_ipc
+        return LazySource([(str(p), scan(p)) for p in paths])
+    if format in ("libffm", "libsvm"):
+        return LibffmSource(paths, with_fields=format == "libffm")
+    if format == "criteo":
+        return _criteo(paths)
+    if format == "avazu":
+        source = TextSource(paths, separator=",", quote=False, null_words=())
+        missing = [c for c in AVAZU_FIELDS if c not in source.columns]
+        if missing:
+            raise DataError(
+                f"{paths[0]} is not Avazu's train.csv: column {missing[0]!r} is missing"
+            )
+        return source
+    separator = separator or ("\t" if format == "tsv" else None)
+    return TextSource(paths, separator=separator, null_words=null_words)
+
+
+def _criteo(paths: list[Path]) -> Source:
+    columns = ["label", *CRITEO_INTEGERS, *CRITEO_CATEGORIES]
+    return TextSource(paths, separator="\t", columns=columns, quote=False, null_words=())

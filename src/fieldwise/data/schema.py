@@ -1,0 +1,258 @@
+"""What a table's columns mean: `Field` for one, `Schema` for all. Frozen, plain, JSON round trip.
+
+A schema is settled twice: first the kinds (guessed by `profile` or given), then, once an encoder
+has seen the data, what it measured (`edges` of bins, `center` and `scale` of a linear field).
+Standard library only, so that a store can be opened where nothing but NumPy is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import pairwise
+from typing import Any
+
+from ..errors import SchemaError, unknown_column
+
+__all__ = ["BINNINGS", "DTYPES", "KINDS", "PARTS", "UNSEEN", "Field", "Schema", "Target"]
+
+VERSION = 1
+KINDS = ("category", "numeric")
+DTYPES = ("string", "integer", "float", "boolean")
+PARTS = ("date", "year", "month", "day", "weekday", "hour", "minute")
+BINNINGS = ("quantile", "log2", "linear", "edges")
+UNSEEN = ("mean", "rare", "error")
+
+
+def _one_of(name: str, setting: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise SchemaError(
+            f"field {name!r}: {setting}={value!r} is not one of {', '.join(map(repr, allowed))}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One field: where its values come from and how they become rows of the table."""
+
+    name: str
+    kind: str = "category"
+    column: str = ""  # the source column; the field's own name unless it is a calendar part
+    part: str | None = None  # a calendar part of `column`: "hour", "weekday", "date", ...
+    dtype: str = "string"  # what a category decodes to
+    min_count: int = 2  # categories seen less often share the rare row
+    unseen: str = "mean"  # what a value never seen in training becomes
+    binning: str | None = None  # numeric only
+    n_bins: int = 32
+    edges: tuple[float, ...] | None = None  # bin k holds edges[k - 1] <= v < edges[k]
+    center: float | None = None  # linear: value = (v - center) / scale
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise SchemaError("a field needs a name")
+        if not self.column:
+            object.__setattr__(self, "column", self.name)
+        _one_of(self.name, "kind", self.kind, KINDS)
+        _one_of(self.name, "dtype", self.dtype, DTYPES)
+        _one_of(self.name, "unseen", self.unseen, UNSEEN)
+        if self.part is not None:
+            _one_of(self.name, "part", self.part, PARTS)
+        if self.kind == "numeric":
+            if self.binning is None:
+                object.__setattr__(self, "binning", "quantile" if self.edges is None else "edges")
+            _one_of(self.name, "binning", self.binning, BINNINGS)
+            if self.binning == "log2":  # its bins are whole numbers
+                object.__setattr__(self, "dtype", "integer")
+        elif self.binning is not None:
+            raise SchemaError(f"field {self.name!r}: binning={self.binning!r} needs kind='numeric'")
+        for setting in ("min_count", "n_bins"):
+            if getattr(self, setting) < 1:
+                raise SchemaError(
+                    f"field {self.name!r}: {setting}={getattr(self, setting)} must be at least 1"
+                )
+        if self.edges is not None:
+            self._check_edges()
+        elif self.binning == "edges":
+            raise SchemaError(f"field {self.name!r}: binning='edges' needs edges=(...)")
+
+    def _check_edges(self) -> None:
+        edges = tuple(float(e) for e in self.edges or ())
+        object.__setattr__(self, "edges", edges)
+        rising = all(a < b for a, b in pairwise(edges))
+        if not rising or not all(map(math.isfinite, edges)):
+            raise SchemaError(
+                f"field {self.name!r}: edges must be finite and strictly rising, not {edges!r}"
+            )
+
+    @property
+    def is_linear(self) -> bool:
+        """Kept as a number: one row for the slope, one for missing."""
+        return self.binning == "linear"
+
+    @property
+    def is_binned(self) -> bool:
+        """Cut into intervals of its values."""
+        return self.binning in ("quantile", "edges")
+
+    @property
+    def is_counted(self) -> bool:
+        """A dictionary of keys with counts: categories, calendar parts, the log rule."""
+        return not self.is_linear and not self.is_binned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The column to learn: one of a few classes, or a number."""
+
+    column: str
+    kind: str = "classes"  # "classes" or "numeric"
+    dtype: str = "integer"
+    classes: tuple[str, ...] = ()  # once seen; the target is stored as the position in here
+
+    def __post_init__(self) -> None:
+        _one_of(self.column, "kind", self.kind, ("classes", "numeric"))
+        _one_of(self.column, "dtype", self.dtype, DTYPES)
+        object.__setattr__(self, "classes", tuple(self.classes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """All fields of a table, its target and its weight column."""
+
+    fields: tuple[Field, ...]
+    target: Target | None = None
+    weight: str | None = None
+    dropped: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", tuple(self.fields))
+        object.__setattr__(self, "dropped", tuple(self.dropped))
+        if not self.fields:
+            raise SchemaError("a schema needs at least one field besides target, weight and drop")
+        names = [f.name for f in self.fields]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise SchemaError(f"field {twice[0]!r} appears twice; field names must differ")
+        for role in (self.target.column if self.target else None, self.weight):
+            if role is not None and role in self.columns:
+                raise SchemaError(f"column {role!r} is both a field and the target or weight")
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def __getitem__(self, name: str) -> Field:
+        for f in self.fields:
+            if f.name == name:
+                return f
+        raise unknown_column(name, self.names, what="field")
+
+    @property
+    def names(self) -> list[str]:
+        return [f.name for f in self.fields]
+
+    @property
+    def columns(self) -> list[str]:
+        """The source columns the fields read, each once."""
+        return list(dict.fromkeys(f.column for f in self.fields))
+
+    @property
+    def linear(self) -> list[int]:
+        """Positions of the fields that carry a value."""
+        return [i for i, f in enumerate(self.fields) if f.is_linear]
+
+    def with_fields(self, **changes: Any) -> Schema:
+        """The same setting changed in every field it applies to."""
+        unknown = set(changes) - {f.name for f in fields(Field)}
+        if unknown:
+            raise SchemaError(f"a field has no setting {sorted(unknown)[0]!r}")
+        return replace(self, fields=tuple(replace(f, **changes) for f in self.fields))
+
+    def to_dict(self) -> dict[str, Any]:
+        plain = {f.name: f.default for f in fields(Field)}
+        body = [
+            {
+                k: v
+                for k, v in asdict(f).items()
+                if k in ("name", "kind") or v != (f.name if k == "column" else plain[k])
+            }
+            for f in self.fields
+        ]
+        return {
+            "version": VERSION,
+            "fields": body,
+            "target": asdict(self.target) if self.target else None,
+            "weight": self.weight,
+            "dropped": list(self.dropped),
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), ensure_ascii=False, indent=1)
+
+    @classmethod
+    def from_dict(cls, body: Mapping[str, Any]) -> Schema:
+        version = body.get("version")
+        if not isinstance(version, int):
+            raise SchemaError("not a fieldwise schema: it has no version number")
+        if version > VERSION:
+            raise SchemaError(
+                f"the schema is of version {version}, this fieldwise reads up to {VERSION}: "
+                "upgrade fieldwise"
+            )
+        try:
+            target = body.get("target")
+            return cls(
+                fields=tuple(_build(Field, f) for f in body["fields"]),
+                target=_build(Target, target) if target else None,
+                weight=body.get("weight"),
+                dropped=tuple(body.get("dropped", ())),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise SchemaError(f"not a fieldwise schema: {error}") from error
+
+    @classmethod
+    def from_json(cls, text: str) -> Schema:
+        try:
+            body = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise SchemaError(f"the schema is not JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise SchemaError("not a fieldwise schema: the JSON is not an object")
+        return cls.from_dict(body)
+
+    def difference(self, other: Schema) -> str:
+        """One line that says how `other` differs, empty where it does not."""
+        if self.names != other.names:
+            gone = [n for n in self.names if n not in other.names]
+            new = [n for n in other.names if n not in self.names]
+            if gone or new:
+                return f"fields missing: {gone or 'none'}, fields added: {new or 'none'}"
+            return f"the fields are in another order: {other.names} instead of {self.names}"
+        for a, b in zip(self.fields, other.fields, strict=True):
+            for part in fields(Field):
+                mine, theirs = getattr(a, part.name), getattr(b, part.name)
+                if mine != theirs:
+                    return f"field {a.name!r} has {part.name}={theirs!r} instead of {mine!r}"
+        if self.target != other.target:
+            return f"the target is {other.target} instead of {self.target}"
+        if self.weight != other.weight:
+            return f"the weight is {other.weight!r} instead of {self.weight!r}"
+        return ""
+
+
+def _build(kind: type, body: Mapping[str, Any]) -> Any:
+    body = dict(body)
+    for name in ("edges", "classes"):
+        if body.get(name) is not None:
+            body[name] = tuple(body[name])
+    return kind(**body)
+
+
+def check_names(names: Iterable[str], columns: Iterable[str], what: str) -> None:
+    """Raise for the first of `names` that is no column."""
+    columns = list(columns)
+    for name in names:
+        if name not in columns:
+            raise unknown_column(name, columns, what=what)

@@ -1,0 +1,123 @@
+"""Batches of a store in a seeded order that can be stopped and taken up again exactly.
+
+The rows of an epoch are put in order in two steps: blocks of neighbouring rows are shuffled, then
+the rows within each group of blocks. A group is read in long runs and held in memory, so a table
+larger than memory still streams; a table that fits in one group is shuffled entirely.
+
+The order is a function of (seed, epoch, number of rows) alone. It is drawn from the raw bits of
+Philox, whose stream is fixed, so it is the same on every machine and with every NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import SettingError
+from .store import Store
+
+__all__ = ["Batches", "Cursor"]
+
+BLOCK = 1 << 13  # neighbouring rows that travel together
+GROUP = 1 << 20  # rows shuffled among each other
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where a shuffle stands: the next batch to give."""
+
+    seed: int
+    epoch: int = 0
+    batch: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, body: dict[str, Any]) -> Cursor:
+        return cls(int(body["seed"]), int(body["epoch"]), int(body["batch"]))
+
+
+def _order(n: int, *key: int) -> np.ndarray:
+    """A permutation of 0 .. n-1, fixed by the key."""
+    bits = np.random.Philox(np.random.SeedSequence(key)).random_raw(n)
+    return np.argsort(bits, kind="stable")
+
+
+class Batches:
+    """Iterates over the batches of one epoch at a time, from a cursor on.
+
+    batches = Batches(store, 2048, seed=7)
+    for batch in batches:            # the rest of the current epoch; then the cursor is on the next
+        batch["codes"], batch["target"], ...
+    batches.cursor                   # save it; Batches(store, 2048, cursor=...) goes on from there
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        cursor: Cursor | None = None,
+        group_rows: int = GROUP,
+    ) -> None:
+        if batch_size < 1:
+            raise SettingError(f"batch_size={batch_size} must be at least 1")
+        if group_rows < BLOCK:
+            raise SettingError(f"group_rows={group_rows} must be at least {BLOCK}")
+        self.store = store
+        self.batch_size = batch_size
+        self.cursor = cursor or Cursor(seed)
+        self._per_group = group_rows // BLOCK
+        self._loaded: tuple[int, int, dict[str, np.ndarray]] | None = None
+
+    def __len__(self) -> int:
+        """Batches in an epoch; the last may be smaller."""
+        return -(-self.store.n_rows // self.batch_size)
+
+    def _groups(self, epoch: int) -> list[np.ndarray]:
+        """The blocks of each group, in the epoch's order."""
+        n_blocks = -(-self.store.n_rows // BLOCK)
+        order = _order(n_blocks, self.cursor.seed, epoch)
+        return [order[i : i + self._per_group] for i in range(0, n_blocks, self._per_group)]
+
+    def _load(self, group: int, blocks: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
+        """The rows of a group in the epoch's order; the last group loaded is kept."""
+        if self._loaded is None or self._loaded[:2] != (epoch, group):
+            self._loaded = None  # free the last group before the next is read
+            n_rows = self.store.n_rows
+            runs = [
+                self.store.read(b * BLOCK, min((b + 1) * BLOCK, n_rows)) for b in blocks.tolist()
+            ]
+            order = _order(sum(len(r["codes"]) for r in runs), self.cursor.seed, epoch, group + 1)
+            # One long read a block, then the shuffle in memory.
+            rows = {k: np.concatenate([r[k] for r in runs])[order] for k in self.store.names}
+            self._loaded = (epoch, group, rows)
+        return self._loaded[2]
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        epoch = self.cursor.epoch
+        groups = self._groups(epoch)
+        sizes = [int(np.clip(self.store.n_rows - b * BLOCK, 0, BLOCK).sum()) for b in groups]
+        ends = np.cumsum(sizes)
+        while self.cursor.batch < len(self):
+            start = self.cursor.batch * self.batch_size
+            stop = min(start + self.batch_size, self.store.n_rows)
+            parts: list[dict[str, np.ndarray]] = []
+            while start < stop:
+                group = int(np.searchsorted(ends, start, side="right"))
+                first = int(ends[group]) - sizes[group]
+                upto = min(stop, int(ends[group]))
+                rows = self._load(group, groups[group], epoch)
+                parts.append({k: a[start - first : upto - first] for k, a in rows.items()})
+                start = upto
+            self.cursor = Cursor(self.cursor.seed, epoch, self.cursor.batch + 1)
+            if len(parts) == 1:
+                yield parts[0]
+            else:
+                yield {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
+        self.cursor = Cursor(self.cursor.seed, epoch + 1, 0)

@@ -1,0 +1,390 @@
+"""The encoded table on disk: arrays of fixed-width rows, mapped when read, and one JSON header.
+
+    store/
+      header.json              format, rows, schema, checksums, the names of the files below
+      codes-1.bin              int32 (n, m)     codes within each field, -1 for unseen
+      values-1.bin             float32 (n, v)   of the linear fields, where there are any
+      target-1.bin             float32 (n, 1)
+      weight-1.bin             float32 (n, 1)   where there is one
+      vocabulary-1.parquet     field, category, code, count; copied as bytes
+
+The header is the store: it is written last and replaced in one step, and everything it does not
+name is debris of a run that did not finish. Appending writes past the rows the header counts, so
+a kill at any moment leaves the store as it was before or as it should be after.
+
+Needs NumPy and nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ..errors import SchemaError, StoreError
+from .schema import Schema
+
+__all__ = ["ARRAYS", "Store", "StoreWriter", "disk_errors"]
+
+FORMAT = 1
+HEADER = "header.json"
+ARRAYS = {"codes": "<i4", "values": "<f4", "target": "<f4", "weight": "<f4"}
+BLOCK_ROWS = 1 << 16  # rows under one checksum
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Say what a full disk or a forbidden folder means for the user."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            free = shutil.disk_usage(_existing(path)).free
+            raise StoreError(
+                f"the disk is full while writing {path} ({free >> 20:,} MiB left there); "
+                "nothing was kept. Free space or write elsewhere"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
+            raise StoreError(f"cannot write to {path}: {error.strerror}") from error
+        raise
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+@dataclass
+class _Array:
+    """One file of rows, written in order; a checksum every BLOCK_ROWS rows."""
+
+    name: str
+    columns: int
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(ARRAYS[self.name])
+
+    @property
+    def row_bytes(self) -> int:
+        return self.columns * self.dtype.itemsize
+
+
+class _Checksums:
+    """CRC-32 of each block of rows, fed in pieces of any size."""
+
+    def __init__(self, row_bytes: int) -> None:
+        self._block = BLOCK_ROWS * row_bytes
+        self._filled = 0
+        self.sums: list[int] = []
+
+    def add(self, piece: memoryview) -> None:
+        while len(piece):
+            if self._filled == 0:
+                self.sums.append(0)
+            part = piece[: self._block - self._filled]
+            self.sums[-1] = zlib.crc32(part, self.sums[-1])
+            self._filled = (self._filled + len(part)) % self._block
+            piece = piece[len(part) :]
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """All of it or nothing: a temporary name, synced, then renamed over."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    _sync_folder(path.parent)
+
+
+def _header_bytes(body: Mapping[str, Any]) -> bytes:
+    text = json.dumps(body, ensure_ascii=False, sort_keys=True)
+    sealed = {**body, "checksum": zlib.crc32(text.encode())}
+    return (json.dumps(sealed, ensure_ascii=False, sort_keys=True, indent=1) + "\n").encode()
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    file = path / HEADER
+    if not file.is_file():
+        what = "is no folder" if not path.is_dir() else f"has no {HEADER}"
+        raise StoreError(f"{path} is not a store: it {what}. Make one with: fieldwise encode")
+    try:
+        body = json.loads(file.read_bytes())
+        said = body.pop("checksum")
+        version = body["format"]
+        if isinstance(version, int) and version > FORMAT:
+            raise StoreError(
+                f"{file}: the store is of format {version}, this fieldwise reads up to {FORMAT}: "
+                "upgrade fieldwise"
+            )
+        text = json.dumps(body, ensure_ascii=False, sort_keys=True)
+        if zlib.crc32(text.encode()) != said:
+            raise StoreError(f"{file} was altered: its checksum does not fit; encode again")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise StoreError(f"{file} is damaged: {error}; encode again") from error
+    return body
+
+
+class StoreWriter:
+    """Writes rows into a new store, or past the end of one. Use as a context:
+
+        with StoreWriter.create(path, {"codes": 39, "target": 1}) as writer:
+            writer.write(codes=..., target=...)
+            writer.finish(schema, vocabulary_bytes)
+
+    Nothing counts before `finish` replaces the header; an error leaves things as they were.
+    """
+
+    def __init__(self, path: Path, header: dict[str, Any], n_rows: int) -> None:
+        self.path = path
+        self._header = header
+        self._made_folder = not path.exists()
+        self._arrays = {k: _Array(k, v["columns"]) for k, v in header["arrays"].items()}
+        self._first_row = self.n_rows = n_rows
+        self._finished = False
+
+    @classmethod
+    def create(
+        cls, path: str | Path, columns: Mapping[str, int], *, overwrite: bool = False
+    ) -> StoreWriter:
+        """A new store; `columns` says which arrays it has and how wide each is."""
+        path = Path(path)
+        if path.exists() and not path.is_dir():
+            raise StoreError(f"{path} is a file; a store is a folder")
+        own = _own_files(path) if path.is_dir() else []
+        if (path / HEADER).exists() and not overwrite:
+            raise StoreError(f"{path} holds a store already; overwrite it or choose another folder")
+        if path.is_dir() and set(path.iterdir()) - set(own):
+            raise StoreError(f"{path} is a folder with other files in it; choose an empty one")
+        numbers = [p.stem.rsplit("-", 1)[-1] for p in own]
+        generation = 1 + max((int(n) for n in numbers if n.isdigit()), default=0)
+        arrays = {
+            name: {"file": f"{name}-{generation}.bin", "dtype": ARRAYS[name], "columns": width}
+            for name, width in columns.items()
+            if width
+        }
+        header = {"format": FORMAT, "block_rows": BLOCK_ROWS, "arrays": arrays}
+        return cls(path, {**header, "generation": generation}, 0)
+
+    @classmethod
+    def append(cls, store: Store) -> StoreWriter:
+        """More rows for a store that is there."""
+        return cls(store.path, json.loads(json.dumps(store.header)), store.n_rows)
+
+    def __enter__(self) -> StoreWriter:
+        self._files: dict[str, BinaryIO] = {}
+        self._sums = {k: _Checksums(a.row_bytes) for k, a in self._arrays.items()}
+        with disk_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            for name, spec in self._arrays.items():
+                file = (self.path / self._header["arrays"][name]["file"]).open(
+                    "r+b" if self._first_row else "wb"
+                )
+                file.seek(self._first_row * spec.row_bytes)
+                self._files[name] = file
+        if self._first_row:
+            self._continue_checksums()
+        return self
+
+    def _continue_checksums(self) -> None:
+        store = Store(self.path)
+        whole = self._first_row // BLOCK_ROWS
+        tail = store.read(whole * BLOCK_ROWS, self._first_row)
+        for name, sums in self._sums.items():
+            sums.sums = list(self._header["arrays"][name]["checksums"][:whole])
+            sums.add(_as_bytes(tail[name], self._arrays[name]))
+
+    def write(self, **arrays: np.ndarray) -> None:
+        """The next rows, of every array."""
+        n_rows = {len(a) for a in arrays.values()}
+        if set(arrays) != set(self._files) or len(n_rows) != 1:
+            raise StoreError(f"a row needs {sorted(self._files)}, not {sorted(arrays)}")
+        with disk_errors(self.path):
+            for name, spec in self._arrays.items():
+                piece = _as_bytes(arrays[name], spec)
+                self._files[name].write(piece)
+                self._sums[name].add(piece)
+        self.n_rows += n_rows.pop()
+
+    def finish(self, schema: Schema, vocabulary: bytes) -> None:
+        """Sync everything, then make it count."""
+        body = self._header
+        if "schema" in body:
+            old = Schema.from_dict(body["schema"])
+            if old.names != schema.names:
+                raise StoreError(
+                    f"{self.path} was encoded with another schema: {old.difference(schema)}"
+                )
+            body["generation"] += 1
+        with disk_errors(self.path):
+            for name, file in self._files.items():
+                file.flush()
+                file.truncate(self.n_rows * self._arrays[name].row_bytes)
+                os.fsync(file.fileno())
+                body["arrays"][name]["checksums"] = self._sums[name].sums
+            words = f"vocabulary-{body['generation']}.parquet"
+            write_atomically(self.path / words, vocabulary)
+            body["n_rows"] = self.n_rows
+            body["schema"] = schema.to_dict()
+            body["vocabulary"] = {"file": words, "checksum": zlib.crc32(vocabulary)}
+            write_atomically(self.path / HEADER, _header_bytes(body))
+        self._finished = True
+        _sweep(self.path, body)
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            with suppress(OSError):  # a full disk shows up again when the buffer is flushed
+                file.close()
+        if self._finished:
+            return
+        if (self.path / HEADER).exists():
+            with suppress(StoreError):
+                _sweep(self.path, _read_header(self.path))
+            return
+        for left in _own_files(self.path):
+            left.unlink(missing_ok=True)
+        if self._made_folder:
+            self.path.rmdir()
+
+
+def _as_bytes(array: np.ndarray, spec: _Array) -> memoryview:
+    array = np.ascontiguousarray(array, dtype=spec.dtype).reshape(len(array), -1)
+    if array.shape[1] != spec.columns:
+        raise StoreError(f"{spec.name} has {array.shape[1]} columns, the store {spec.columns}")
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _own_files(path: Path) -> list[Path]:
+    """Files in the folder that a writer made, finished or not."""
+    stems = (*ARRAYS, "vocabulary", "provisional")
+    return [
+        p
+        for p in path.iterdir()
+        if p.name == HEADER
+        or (p.name.startswith(".") and p.name.endswith(".tmp"))
+        or (p.suffix in (".bin", ".parquet") and p.stem.rsplit("-", 1)[0] in stems)
+    ]
+
+
+def _sweep(path: Path, body: Mapping[str, Any]) -> None:
+    """Remove what the header does not name."""
+    kept = {HEADER, body["vocabulary"]["file"], *(a["file"] for a in body["arrays"].values())}
+    for file in _own_files(path):
+        if file.name not in kept:
+            file.unlink(missing_ok=True)
+
+
+class Store:
+    """An encoded table, opened for reading. A block is checked when it is first read."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.header = _read_header(self.path)
+        try:
+            self.schema = Schema.from_dict(self.header["schema"])
+        except SchemaError as error:
+            raise SchemaError(f"{self.path / HEADER}: {error}") from error
+        self.n_rows = int(self.header["n_rows"])
+        self._arrays = {k: _Array(k, v["columns"]) for k, v in self.header["arrays"].items()}
+        self._maps = {k: self._map(a) for k, a in self._arrays.items()}
+        n_blocks = -(-self.n_rows // BLOCK_ROWS)
+        self._checked = {k: np.zeros(n_blocks, dtype=bool) for k in self._arrays}
+
+    def _map(self, array: _Array) -> np.ndarray:
+        file = self.path / self.header["arrays"][array.name]["file"]
+        expected = self.n_rows * array.row_bytes
+        found = file.stat().st_size if file.is_file() else 0
+        if found < expected:
+            raise StoreError(
+                f"{file} is cut short: {found:,} bytes of {expected:,}; encode the table again"
+            )
+        shape = (self.n_rows, array.columns)
+        if self.n_rows == 0:
+            return np.empty(shape, dtype=array.dtype)
+        return np.memmap(file, dtype=array.dtype, mode="r", shape=shape)
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    @property
+    def names(self) -> list[str]:
+        """The arrays there are: codes, and where present values, target, weight."""
+        return list(self._arrays)
+
+    def vocabulary_bytes(self) -> bytes:
+        said = self.header["vocabulary"]
+        file = self.path / said["file"]
+        content = file.read_bytes() if file.is_file() else b""
+        if zlib.crc32(content) != said["checksum"]:
+            raise StoreError(f"{file} is missing or was altered; encode the table again")
+        return content
+
+    def array(self, name: str) -> np.ndarray:
+        """The whole array, mapped, not checked: (n_rows, columns)."""
+        return self._maps[name]
+
+    def read(self, start: int, stop: int) -> dict[str, np.ndarray]:
+        """Rows start .. stop of every array, checked."""
+        self._check(start, stop)
+        return {k: m[start:stop] for k, m in self._maps.items()}
+
+    def _check(self, start: int, stop: int) -> None:
+        for name, spec in self._arrays.items():
+            checked = self._checked[name]
+            said = self.header["arrays"][name]["checksums"]
+            for block in range(start // BLOCK_ROWS, -(-stop // BLOCK_ROWS)):
+                if checked[block]:
+                    continue
+                low = block * BLOCK_ROWS
+                high = min(low + BLOCK_ROWS, self.n_rows)
+                if zlib.crc32(_as_bytes(self._maps[name][low:high], spec)) != said[block]:
+                    raise StoreError(
+                        f"{self.path / self.header['arrays'][name]['file']} was altered: rows "
+                        f"{low:,} to {high:,} do not fit their checksum; encode the table again"
+                    )
+                checked[block] = True
+
+    def verify(self) -> None:
+        """Check every block now."""
+        self._check(0, self.n_rows)
+        self.vocabulary_bytes()
+
+    def require(self, schema: Schema) -> None:
+        """Raise unless the store was encoded with this schema."""
+        difference = schema.difference(self.schema)
+        if difference:
+            raise StoreError(f"{self.path} was encoded with another schema: {difference}")
+
+    def append(
+        self, schema: Schema | None = None, vocabulary: bytes | None = None, **arrays: np.ndarray
+    ) -> Store:
+        """More rows at the end, and the store with them.
+
+        `schema` and `vocabulary` replace the old ones where new categories were learned; codes
+        that are there already must not have moved.
+        """
+        with StoreWriter.append(self) as writer:
+            writer.write(**arrays)
+            words = self.vocabulary_bytes() if vocabulary is None else vocabulary
+            writer.finish(schema or self.schema, words)
+        return Store(self.path)

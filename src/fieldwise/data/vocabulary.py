@@ -1,0 +1,265 @@
+"""What an encoder knows: for every field its categories, their codes and how often each was seen.
+
+Codes are numbers within a field. Code 0 is the rare row of every field but a linear one; -1 is a
+value never seen (policy "mean": it scores as the mean of its field's rows).
+
+    counted field   0 rare | 1.. categories by falling count, ties by value (missing among them)
+    binned field    0 rare | 1.. bins from low to high | then missing, if it was seen
+    linear field    0 the slope, which carries a value | 1 missing
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+
+from ..errors import DataError, SchemaError, StoreError
+from .keys import Keys, as_number
+from .numbers import bin_labels, bin_of
+from .schema import Field, Schema
+
+__all__ = [
+    "UNSEEN_CODE",
+    "FieldVocabulary",
+    "Vocabulary",
+    "bin_entries",
+    "integer_vocabulary",
+    "sort_by_value",
+]
+
+UNSEEN_CODE = -1
+
+ENTRIES = {"category": pl.String, "code": pl.Int32, "count": pl.Int64}
+
+
+def sort_by_value(field: Field, entries: pl.DataFrame) -> pl.DataFrame:
+    """Entries by falling count, ties by value: whole numbers by size, text by its bytes."""
+    number = pl.col("category").cast(pl.Float64, strict=False)
+    by_value = [number] if field.dtype in ("integer", "float") else []
+    return entries.sort(
+        [pl.col("count"), *by_value, pl.col("category")],
+        descending=[True, *([False] * (len(by_value) + 1))],
+        nulls_last=False,
+    )
+
+
+@dataclass(frozen=True)
+class FieldVocabulary:
+    """One field's entries: a frame (category, code, count); a null category is missing."""
+
+    field: Field
+    entries: pl.DataFrame
+
+    @property
+    def size(self) -> int:
+        """d_i: how many rows of the table this field owns."""
+        if self.field.is_linear:
+            return 2
+        highest = self.entries["code"].max()
+        return 1 + int(highest) if isinstance(highest, int) else 1
+
+    def counts(self) -> np.ndarray:
+        """(size,) how often each code was seen in training."""
+        out = np.zeros(self.size, dtype=np.int64)
+        np.add.at(out, self.entries["code"].to_numpy(), self.entries["count"].to_numpy())
+        return out
+
+    def labels(self) -> list[str | None]:
+        """What a person reads for each code; None is missing."""
+        own = ("(value)",) if self.field.is_linear else ("(rare)",)
+        out: list[str | None] = [*own, *[None] * (self.size - 1)]
+        for category, code, _ in self.entries.iter_rows():
+            if code > 0:
+                out[code] = category
+        return out
+
+    @property
+    def missing_code(self) -> int:
+        """The code of a missing value; -1 where training saw none."""
+        found = self.entries.filter(pl.col("category").is_null())["code"]
+        return int(found[0]) if len(found) else UNSEEN_CODE
+
+    def decode(self, codes: np.ndarray, values: np.ndarray | None) -> pl.Series:
+        """Codes back to values; null for missing, rare and unseen, which have none.
+
+        A bin gives its middle (an end bin its edge), a linear field its value.
+        """
+        codes = np.asarray(codes)
+        inside = (codes >= 0) & (codes < self.size)
+        if self.field.is_linear:
+            known = pl.Series(np.asarray(values, dtype=np.float64) * self.scale + self.center)
+            return known.set(pl.Series(codes != 0), None).alias(self.field.name)
+        if self.field.is_binned:
+            # Bins fall on 1..b; everything else is null.
+            known = pl.Series([None, *self.bin_middles()], dtype=pl.Float64)
+            known = known.extend_constant(None, self.size - len(known))
+        else:
+            own = self.entries.filter(pl.col("code") > 0).sort("code")
+            known = pl.concat([pl.Series("", [None], dtype=pl.String), own["category"].alias("")])
+            kinds = {"integer": pl.Int64, "float": pl.Float64}
+            if self.field.dtype in kinds:
+                known = known.cast(kinds[self.field.dtype], strict=False)
+            elif self.field.dtype == "boolean":
+                known = known == "true"
+        index = pl.Series(np.where(inside, codes, 0).astype(np.uint32))
+        return known.gather(index).alias(self.field.name)
+
+    def bin_middles(self) -> list[float]:
+        edges = self.field.edges or ()
+        if not edges:
+            return [0.0]
+        inner = [(a + b) / 2 for a, b in pairwise(edges)]
+        return [edges[0], *inner, edges[-1]]
+
+    @property
+    def center(self) -> float:
+        return 0.0 if self.field.center is None else self.field.center
+
+    @property
+    def scale(self) -> float:
+        return 1.0 if self.field.scale is None else self.field.scale
+
+
+class _Coder:
+    """Encodes one field with what its vocabulary knows. Keeps a dictionary, so build it once."""
+
+    def __init__(self, vocabulary: FieldVocabulary) -> None:
+        self.vocabulary = vocabulary
+        self.field = vocabulary.field
+        self._missing = vocabulary.missing_code
+        if self.field.is_counted:
+            known = vocabulary.entries.filter(pl.col("category").is_not_null())
+            self._known = known["category"]
+            codes = known["code"].to_numpy()
+            self._code_of = np.concatenate([[self._missing], codes]).astype(np.int32)
+            self._keys = Keys(self.field, self._known)
+
+    def codes(self, column: pl.Series) -> tuple[np.ndarray, np.ndarray | None]:
+        """codes (n,) int32 with -1 for unseen, and values (n,) float32 of a linear field."""
+        if self.field.is_counted:
+            return self._policy(self._counted(column), column), None
+        number = as_number(column)
+        missing = np.isnan(number)
+        if self.field.is_linear:
+            value = (number - self.vocabulary.center) / self.vocabulary.scale
+            value[missing] = 1.0
+            return missing.astype(np.int32), value.astype(np.float32)
+        code = 1 + bin_of(number, self.field.edges or ())
+        code[missing] = self._missing
+        return self._policy(code.astype(np.int32), column), None
+
+    def _counted(self, column: pl.Series) -> np.ndarray:
+        if self._keys.size > 2 * len(self._code_of) + (1 << 20):
+            self._keys = Keys(self.field, self._known)  # forget the unseen
+        ids = self._keys.ids(column)
+        if self._keys.size > len(self._code_of):
+            ids = np.where(ids < len(self._code_of), ids, len(self._code_of))
+            return np.append(self._code_of, np.int32(UNSEEN_CODE))[ids]
+        return self._code_of[ids]
+
+    def _policy(self, codes: np.ndarray, column: pl.Series) -> np.ndarray:
+        if self.field.unseen == "mean":
+            return codes
+        unseen = codes == UNSEEN_CODE
+        if self.field.unseen == "error" and unseen.any():
+            row = int(np.argmax(unseen))
+            raise DataError(
+                f"field {self.field.name!r}: {column[row]!r} (row {row}) was never seen in "
+                "training; set unseen='mean' or 'rare' to let it through"
+            )
+        return np.where(unseen, np.int32(0), codes)
+
+
+class Vocabulary:
+    """Every field's vocabulary, and the encoding of frames with it."""
+
+    def __init__(self, schema: Schema, fields: Sequence[FieldVocabulary]) -> None:
+        self.schema = replace(schema, fields=tuple(f.field for f in fields))
+        self.fields = tuple(fields)
+        self._coders: list[_Coder] | None = None
+
+    def __getitem__(self, name: str) -> FieldVocabulary:
+        return self.fields[self.schema.names.index(self.schema[name].name)]
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_coders": None}
+
+    @property
+    def sizes(self) -> list[int]:
+        """d_1 .. d_m"""
+        return [f.size for f in self.fields]
+
+    def encode(self, frame: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+        """codes (n, m) int32 and values (n, number of linear fields) float32."""
+        if self._coders is None:
+            self._coders = [_Coder(f) for f in self.fields]
+        codes = np.empty((frame.height, len(self.fields)), dtype=np.int32)
+        values = np.empty((frame.height, len(self.schema.linear)), dtype=np.float32)
+        k = 0
+        for j, coder in enumerate(self._coders):
+            codes[:, j], value = coder.codes(frame[coder.field.column])
+            if value is not None:
+                values[:, k] = value
+                k += 1
+        return codes, values
+
+    def decode(self, codes: np.ndarray, values: np.ndarray | None = None) -> pl.DataFrame:
+        """One column a field; see FieldVocabulary.decode."""
+        columns, k = [], 0
+        for j, f in enumerate(self.fields):
+            value = None
+            if f.field.is_linear:
+                value = values[:, k] if values is not None else np.full(len(codes), np.nan)
+                k += 1
+            columns.append(f.decode(codes[:, j], value))
+        return pl.DataFrame(columns)
+
+    def to_bytes(self) -> bytes:
+        """Parquet: field, category, code, count."""
+        frames = [
+            f.entries.select(pl.lit(f.field.name).alias("field"), *ENTRIES) for f in self.fields
+        ]
+        out = io.BytesIO()
+        pl.concat(frames).write_parquet(out, compression="zstd", statistics=False)
+        return out.getvalue()
+
+    @classmethod
+    def from_bytes(cls, schema: Schema, content: bytes) -> Vocabulary:
+        try:
+            frame = pl.read_parquet(io.BytesIO(content))
+            frame = frame.select("field", *(pl.col(k).cast(v) for k, v in ENTRIES.items()))
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise StoreError(f"the vocabulary is damaged: {error}") from error
+        parts = {
+            k[0]: v.drop("field") for k, v in frame.partition_by("field", as_dict=True).items()
+        }
+        empty = pl.DataFrame(schema=ENTRIES)
+        extra = set(parts) - set(schema.names)
+        if extra:
+            raise SchemaError(f"the vocabulary has fields the schema has not: {sorted(extra)}")
+        return cls(schema, [FieldVocabulary(f, parts.get(f.name, empty)) for f in schema.fields])
+
+
+def bin_entries(field: Field, counts: np.ndarray, n_missing: int) -> pl.DataFrame:
+    """Entries of a binned field: a row a bin, then missing if it was seen."""
+    labels: list[str | None] = [*bin_labels(field.edges or ())]
+    codes = list(range(1, len(labels) + 1))
+    numbers = [int(c) for c in counts]
+    if n_missing:
+        labels, codes, numbers = [*labels, None], [*codes, len(codes) + 1], [*numbers, n_missing]
+    return pl.DataFrame({"category": labels, "code": codes, "count": numbers}, schema=ENTRIES)
+
+
+def integer_vocabulary(schema: Schema, counts: Sequence[np.ndarray]) -> Vocabulary:
+    """For tables that are codes already: category k of a field is the number k, code k."""
+    fields = []
+    for field, count in zip(schema.fields, counts, strict=True):
+        number = np.arange(len(count))
+        entries = {"category": pl.Series(number).cast(pl.String), "code": number, "count": count}
+        fields.append(FieldVocabulary(field, pl.DataFrame(entries, schema=ENTRIES)))
+    return Vocabulary(schema, fields)

@@ -1,0 +1,63 @@
+"""Every error a user can cause, so that one `except FieldwiseError` catches them all.
+
+    FieldwiseError
+    |-- DataError      the input cannot be read, or holds what no field can take
+    |-- SchemaError    columns, kinds or settings of fields that do not fit the table
+    |-- StoreError     an encoded table that is cut short, altered, or of another schema
+    |-- SettingError   an argument out of its range
+    `-- MissingExtra   an optional package that is not installed
+
+Each names the thing, the value, the limit and the remedy. `DataError`, `SchemaError` and
+`SettingError` are also `ValueError`, as scikit-learn's callers expect.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "DataError",
+    "FieldwiseError",
+    "MissingExtra",
+    "SchemaError",
+    "SettingError",
+    "StoreError",
+    "unknown_column",
+]
+
+
+class FieldwiseError(Exception):
+    """The root of every error fieldwise raises on purpose."""
+
+
+class DataError(FieldwiseError, ValueError):
+    """The input cannot be read, or holds what no field can take."""
+
+
+class SchemaError(FieldwiseError, ValueError):
+    """Columns, kinds or settings of fields that do not fit the table."""
+
+
+class StoreError(FieldwiseError):
+    """An encoded table that is cut short, altered, or of another schema."""
+
+
+class SettingError(FieldwiseError, ValueError):
+    """An argument out of its range."""
+
+
+class MissingExtra(FieldwiseError, ImportError):
+    """An optional package that is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f'{package} is not installed; run: pip install "fieldwise[{extra}]"')
+
+
+def unknown_column(name: str, columns: Iterable[str], *, what: str = "column") -> SchemaError:
+    """The error for a column that is not there, with the nearest one that is."""
+    columns = list(columns)
+    shown = ", ".join(columns[:8]) + (", ..." if len(columns) > 8 else "")
+    near = difflib.get_close_matches(name, columns, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return SchemaError(f"{what} {name!r} is not in the table; it has {shown}.{hint}")
