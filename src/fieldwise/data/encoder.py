@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..errors import DataError, SchemaError
-from .chunks import Source
+from .chunks import Chunk, Source
 from .frames import to_frame
 from .learn import Learner
 from .profiling import infer_schema, profile
@@ -95,11 +95,11 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def transform(self, X: Any) -> np.ndarray:
         """codes (n, m)"""
         check_is_fitted(self)
-        parts = [self._encode(c.frame) for c in self._source(X, reset=False).chunks()]
+        parts = [self._encode(c) for c in self._source(X, reset=False).chunks()]
         return np.concatenate(parts)
 
-    def _encode(self, frame: pl.DataFrame) -> np.ndarray:
-        codes, values = self.vocabulary_.encode(frame)
+    def _encode(self, chunk: Chunk) -> np.ndarray:
+        codes, values = self.vocabulary_.encode(chunk)
         linear = self.schema_.linear
         if not linear:
             return codes
@@ -168,7 +168,7 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.categorical = True
         tags.input_tags.string = True
         tags.input_tags.allow_nan = True
-        tags.transformer_tags.preserve_dtype = []
+        tags.transformer_tags.preserves_dtype = []
         return tags
 
 

@@ -24,6 +24,11 @@ def to_frame(data: Any) -> pl.DataFrame:
         return data
     if isinstance(data, pl.LazyFrame):
         return data.collect()
+    if hasattr(data, "toarray"):
+        raise TypeError(
+            "a sparse matrix is not a table of fields; pass the original columns, "
+            "or a dense array with X.toarray()"
+        )
     if type(data).__module__.split(".")[0] == "pandas":
         return _from_pandas(data)
     if isinstance(data, Mapping):
@@ -66,7 +71,9 @@ def _pandas_column(name: str, column: Any) -> pl.Series:
         return pl.Series(name, column.dt.tz_localize(None).to_numpy())
     if kind in "biuf":  # pandas' own nullable numbers
         missing = pl.Series(column.isna().to_numpy())
-        return pl.Series(name, column.fillna(0).to_numpy()).set(missing, None)
+        return pl.Series(name, column.fillna(False if kind == "b" else 0).to_numpy()).set(
+            missing, None
+        )
     values = column.to_numpy(dtype=object, copy=True)
     values[column.isna().to_numpy()] = None
     return _series(name, values.tolist())
@@ -89,11 +96,6 @@ def _series(name: str, values: Any) -> pl.Series:
 
 
 def _from_array(data: Any) -> pl.DataFrame:
-    if hasattr(data, "toarray"):
-        raise TypeError(
-            "a sparse matrix is not a table of fields; pass the original columns, "
-            "or a dense array with X.toarray()"
-        )
     array = np.asarray(data)
     if array.dtype.names is not None:
         return pl.DataFrame(array)

@@ -38,7 +38,7 @@ __all__ = ["ARRAYS", "Store", "StoreWriter", "disk_errors"]
 FORMAT = 1
 HEADER = "header.json"
 ARRAYS = {"codes": "<i4", "values": "<f4", "target": "<f4", "weight": "<f4"}
-BLOCK_ROWS = 1 << 16  # rows under one checksum
+BLOCK_ROWS = 1 << 16  # rows under one checksum, in stores made from now on
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def _existing(path: Path) -> Path:
 
 @dataclass
 class _Array:
-    """One file of rows, written in order; a checksum every BLOCK_ROWS rows."""
+    """One file of rows, written in order."""
 
     name: str
     columns: int
@@ -83,8 +83,8 @@ class _Array:
 class _Checksums:
     """CRC-32 of each block of rows, fed in pieces of any size."""
 
-    def __init__(self, row_bytes: int) -> None:
-        self._block = BLOCK_ROWS * row_bytes
+    def __init__(self, block_bytes: int) -> None:
+        self._block = block_bytes
         self._filled = 0
         self.sums: list[int] = []
 
@@ -193,7 +193,8 @@ class StoreWriter:
 
     def __enter__(self) -> StoreWriter:
         self._files: dict[str, BinaryIO] = {}
-        self._sums = {k: _Checksums(a.row_bytes) for k, a in self._arrays.items()}
+        block = int(self._header["block_rows"])
+        self._sums = {k: _Checksums(block * a.row_bytes) for k, a in self._arrays.items()}
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             for name, spec in self._arrays.items():
@@ -208,8 +209,8 @@ class StoreWriter:
 
     def _continue_checksums(self) -> None:
         store = Store(self.path)
-        whole = self._first_row // BLOCK_ROWS
-        tail = store.read(whole * BLOCK_ROWS, self._first_row)
+        whole = self._first_row // store.block_rows
+        tail = store.read(whole * store.block_rows, self._first_row)
         for name, sums in self._sums.items():
             sums.sums = list(self._header["arrays"][name]["checksums"][:whole])
             sums.add(_as_bytes(tail[name], self._arrays[name]))
@@ -268,7 +269,9 @@ class StoreWriter:
 
 
 def _as_bytes(array: np.ndarray, spec: _Array) -> memoryview:
-    array = np.ascontiguousarray(array, dtype=spec.dtype).reshape(len(array), -1)
+    array = np.ascontiguousarray(array, dtype=spec.dtype)
+    if array.ndim == 1:
+        array = array[:, None]
     if array.shape[1] != spec.columns:
         raise StoreError(f"{spec.name} has {array.shape[1]} columns, the store {spec.columns}")
     return array.reshape(-1).view(np.uint8).data
@@ -307,7 +310,8 @@ class Store:
         self.n_rows = int(self.header["n_rows"])
         self._arrays = {k: _Array(k, v["columns"]) for k, v in self.header["arrays"].items()}
         self._maps = {k: self._map(a) for k, a in self._arrays.items()}
-        n_blocks = -(-self.n_rows // BLOCK_ROWS)
+        self.block_rows = int(self.header["block_rows"])
+        n_blocks = -(-self.n_rows // self.block_rows)
         self._checked = {k: np.zeros(n_blocks, dtype=bool) for k in self._arrays}
 
     def _map(self, array: _Array) -> np.ndarray:
@@ -352,11 +356,11 @@ class Store:
         for name, spec in self._arrays.items():
             checked = self._checked[name]
             said = self.header["arrays"][name]["checksums"]
-            for block in range(start // BLOCK_ROWS, -(-stop // BLOCK_ROWS)):
+            for block in range(start // self.block_rows, -(-stop // self.block_rows)):
                 if checked[block]:
                     continue
-                low = block * BLOCK_ROWS
-                high = min(low + BLOCK_ROWS, self.n_rows)
+                low = block * self.block_rows
+                high = min(low + self.block_rows, self.n_rows)
                 if zlib.crc32(_as_bytes(self._maps[name][low:high], spec)) != said[block]:
                     raise StoreError(
                         f"{self.path / self.header['arrays'][name]['file']} was altered: rows "

@@ -232,8 +232,8 @@ class TextSource:
             )
 
     def _parse(self, block: bytes, path: Path, row: int) -> pl.DataFrame:
-        if len(self.columns) > 1 and b"\n\n" in block and b'"' not in block:
-            block = re.sub(rb"\n{2,}", b"\n", block).removeprefix(b"\n")
+        if len(self.columns) > 1:
+            block = _without_blank_rows(block, self._quote)
         if not block:
             return pl.DataFrame(schema=dict.fromkeys(self.columns, pl.String))
         try:
@@ -278,6 +278,16 @@ class TextSource:
                     f"{path}, row {row + i + 1:,}: {len(cells)} values where there are "
                     f"{len(self.columns)} columns (separator {self._separator!r})"
                 )
+
+
+def _without_blank_rows(block: bytes, quote: bool) -> bytes:
+    """Empty lines between rows dropped; those inside a quoted cell stay."""
+    if b"\n\n" not in block and b"\n\r\n" not in block and block[:1] not in (b"\n", b"\r"):
+        return block
+    # Every other piece between quotes lies outside a cell.
+    pieces = block.split(b'"') if quote else [block]
+    pieces[::2] = [re.sub(rb"(\r?\n)(?:\r?\n)+", rb"\1", piece) for piece in pieces[::2]]
+    return b'"'.join(pieces).lstrip(b"\r\n")
 
 
 def _first_line(block: bytes, quote: bool) -> int:

@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 
 from ..errors import DataError, SchemaError, StoreError
+from .chunks import Chunk
 from .keys import Keys, as_number
 from .numbers import bin_labels, bin_of
 from .schema import Field, Schema
@@ -139,10 +140,11 @@ class _Coder:
             self._code_of = np.concatenate([[self._missing], codes]).astype(np.int32)
             self._keys = Keys(self.field, self._known)
 
-    def codes(self, column: pl.Series) -> tuple[np.ndarray, np.ndarray | None]:
+    def codes(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray | None]:
         """codes (n,) int32 with -1 for unseen, and values (n,) float32 of a linear field."""
+        column = chunk.frame[self.field.column]
         if self.field.is_counted:
-            return self._policy(self._counted(column), column), None
+            return self._policy(self._counted(column), chunk), None
         number = as_number(column)
         missing = np.isnan(number)
         if self.field.is_linear:
@@ -151,7 +153,7 @@ class _Coder:
             return missing.astype(np.int32), value.astype(np.float32)
         code = 1 + bin_of(number, self.field.edges or ())
         code[missing] = self._missing
-        return self._policy(code.astype(np.int32), column), None
+        return self._policy(code.astype(np.int32), chunk), None
 
     def _counted(self, column: pl.Series) -> np.ndarray:
         if self._keys.size > 2 * len(self._code_of) + (1 << 20):
@@ -162,15 +164,16 @@ class _Coder:
             return np.append(self._code_of, np.int32(UNSEEN_CODE))[ids]
         return self._code_of[ids]
 
-    def _policy(self, codes: np.ndarray, column: pl.Series) -> np.ndarray:
+    def _policy(self, codes: np.ndarray, chunk: Chunk) -> np.ndarray:
         if self.field.unseen == "mean":
             return codes
         unseen = codes == UNSEEN_CODE
         if self.field.unseen == "error" and unseen.any():
             row = int(np.argmax(unseen))
             raise DataError(
-                f"field {self.field.name!r}: {column[row]!r} (row {row}) was never seen in "
-                "training; set unseen='mean' or 'rare' to let it through"
+                f"{chunk.locate(row)}: field {self.field.name!r} holds "
+                f"{chunk.frame[self.field.column][row]!r}, never seen in training; "
+                "set unseen='mean' or 'rare' to let it through"
             )
         return np.where(unseen, np.int32(0), codes)
 
@@ -194,15 +197,16 @@ class Vocabulary:
         """d_1 .. d_m"""
         return [f.size for f in self.fields]
 
-    def encode(self, frame: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
         """codes (n, m) int32 and values (n, number of linear fields) float32."""
         if self._coders is None:
             self._coders = [_Coder(f) for f in self.fields]
-        codes = np.empty((frame.height, len(self.fields)), dtype=np.int32)
-        values = np.empty((frame.height, len(self.schema.linear)), dtype=np.float32)
+        n = chunk.frame.height
+        codes = np.empty((n, len(self.fields)), dtype=np.int32)
+        values = np.empty((n, len(self.schema.linear)), dtype=np.float32)
         k = 0
         for j, coder in enumerate(self._coders):
-            codes[:, j], value = coder.codes(frame[coder.field.column])
+            codes[:, j], value = coder.codes(chunk)
             if value is not None:
                 values[:, k] = value
                 k += 1

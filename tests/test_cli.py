@@ -1,0 +1,124 @@
+"""Whole journeys through the command line, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from fieldwise.data.store import Store
+
+
+def run(*arguments, expect: int = 0) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "fieldwise", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == expect, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture
+def clicks(tmp_path) -> Path:
+    frame = pl.DataFrame(
+        {
+            "gender": ["Male", "Male", "Female", None] * 10,
+            "country": ["AU", "TH", "CH", "AU"] * 10,
+            "price": [i * 1.5 for i in range(40)],
+            "when": ["2024-05-01T10:00:00", "2024-05-02T11:30:00"] * 20,
+            "clicked": ["No", "No", "Yes", "No"] * 10,
+        }
+    )
+    frame.write_csv(tmp_path / "clicks.csv")
+    return tmp_path / "clicks.csv"
+
+
+def test_inspect(clicks):
+    out = run("inspect", clicks, "--target", "clicked").stdout
+    assert "40 rows" in out
+    for word in ("gender", "category", "numeric", "time", "target", "25.0%", "parameters", "MB"):
+        assert word in out
+    found = json.loads(run("inspect", clicks, "--target", "clicked", "--json").stdout)
+    by_name = {c["name"]: c for c in found["columns"]}
+    assert by_name["country"]["distinct"] == 3
+    assert by_name["country"]["rows"] == 4
+    assert by_name["gender"]["missing"] == 0.25
+    assert by_name["clicked"]["kind"] == "target"
+    assert found["cost"]["fields"] == 6
+
+
+def test_inspect_says_what_encode_then_makes(clicks, tmp_path):
+    found = json.loads(run("inspect", clicks, "--target", "clicked", "--json").stdout)
+    out = run("encode", clicks, "--target", "clicked", "--out", tmp_path / "s").stdout
+    assert "40 rows, 6 fields" in out
+    store = Store(tmp_path / "s")
+    assert [c["name"] for c in found["columns"] if c["kind"] != "target"] == store.schema.columns
+
+
+def test_inspect_rare_share(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,y\n" + "".join(f"{'x' if i < 15 else f'v{i}'},{i % 2}\n" for i in range(20)))
+    found = json.loads(run("inspect", path, "--target", "y", "--json").stdout)
+    assert found["columns"][0]["rare"] == 0.25
+    assert found["columns"][0]["rows"] == 2
+    found = json.loads(run("inspect", path, "--min-count", "1", "--target", "y", "--json").stdout)
+    assert found["columns"][0]["rare"] == 0
+
+
+def test_encode_options(clicks, tmp_path):
+    out = tmp_path / "s"
+    run(
+        *("encode", clicks, "--target", "clicked", "--out", out),
+        *("--kind", "price=linear", "--drop", "when", "--min-count", 3, "--unseen", "rare"),
+    )
+    store = Store(out)
+    assert store.schema.names == ["gender", "country", "price"]
+    assert store.schema["price"].is_linear
+    assert (store.schema["gender"].min_count, store.schema["gender"].unseen) == (3, "rare")
+    assert store.schema.target.classes == ("No", "Yes")
+    again = run("encode", clicks, "--target", "clicked", "--out", out, expect=2)
+    assert "holds a store already" in again.stderr
+    run("encode", clicks, "--out", out, "--append")
+    assert Store(out).n_rows == 80
+    run("encode", clicks, "--target", "clicked", "--out", out, "--overwrite", "--quiet")
+    assert Store(out).n_rows == 40
+
+
+def test_flights_by_name(tmp_path):
+    out = run("encode", "flights", "--target", "late", "--out", tmp_path / "s").stdout
+    assert "327,346 rows, 18 fields" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["inspect", "nowhere.csv"], "nowhere.csv: no such file"),
+        (["inspect", "{data}", "--target", "click"], "Did you mean 'clicked'"),
+        (["inspect", "{data}", "--kind", "price"], "is not COLUMN=KIND"),
+        (["inspect", "{data}", "--format", "xls"], "format='xls'"),
+        (["encode", "{data}", "--out", "{out}"], "--target is missing"),
+        (["encode", "{data}", "--out", "{out}", "--target", "price2"], "'price2' is not in"),
+        (["encode", "{data}", "--out", "{data}", "--target", "clicked"], "is a file"),
+        (["encode", "{data}", "--out", "{out}", "--append"], "is not a store"),
+        (["encode", "{data}", "--out", "{out}", "--format", "criteo"], "40 columns"),
+        (["encode", "{data}", "--out", "{out}", "--target", "clicked", "--bins", "0"], "bins"),
+    ],
+)
+def test_mistakes_end_with_two_lines_at_most(clicks, tmp_path, arguments, message):
+    out = tmp_path / "out"
+    done = run(*[a.format(data=clicks, out=out) for a in arguments], expect=2)
+    assert message in done.stderr
+    if done.stderr.startswith("error"):
+        assert len(done.stderr.strip().splitlines()) <= 2
+    assert not out.exists()
+
+
+def test_help_and_version_are_quick():
+    for argument in ("--help", "--version"):
+        started = time.perf_counter()
+        run(argument)
+        assert time.perf_counter() - started < 3  # 0.6 s is measured in benchmarks/data.py

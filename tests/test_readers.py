@@ -1,0 +1,270 @@
+"""Every reader on real small files, and every bad input with its message."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from fieldwise.data import text
+from fieldwise.data.encoding import encode
+from fieldwise.data.frames import to_frame
+from fieldwise.data.readers import open_source
+from fieldwise.errors import DataError, FieldwiseError, SchemaError, SettingError
+
+
+def read(data, **options) -> pl.DataFrame:
+    return pl.concat([c.frame for c in open_source(data, **options).chunks()])
+
+
+def rows(data, **options) -> list[tuple]:
+    return read(data, **options).rows()
+
+
+def write(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+TRICKY = 'name,note\n"a,b","two\nlines"\n"say ""hi""",\n ä ,x\n'
+TRICKY_ROWS = [("a,b", "two\nlines"), ('say "hi"', None), (" ä ", "x")]
+
+
+def test_csv_with_quotes_newlines_and_gaps(tmp_path):
+    assert rows(write(tmp_path / "t.csv", TRICKY)) == TRICKY_ROWS
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13, 21, 40])
+def test_blocks_of_any_size_cut_between_rows(tmp_path, monkeypatch, size):
+    path = write(tmp_path / "t.csv", TRICKY * 1 + '"q\n\nq","1"\nlast,row')
+    assert b"".join(b for b, _ in text.byte_blocks(path, quote=True, size=size)) == (
+        path.read_bytes() + b"\n"
+    )
+    monkeypatch.setattr(text.byte_blocks, "__kwdefaults__", {"size": size})
+    assert rows(path) == [*TRICKY_ROWS, ("q\n\nq", "1"), ("last", "row")]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("a,b\r\n1,2\r\n3,\r\n", [("1", "2"), ("3", None)]),
+        ("\ufeffa,b\n1,2\n", [("1", "2")]),
+        ("a,b\n1,2", [("1", "2")]),
+        ("a,b\n\n1,2\n\n\n3,4\n\n", [("1", "2"), ("3", "4")]),
+        ('a,b\n"1",2\n\n3,4\n\n', [("1", "2"), ("3", "4")]),
+        ("a,b\r\n\r\n1,2\r\n\r\n", [("1", "2")]),
+        ("a;b\n1,5;2\n", [("1,5", "2")]),
+        ("a|b\n1|2\n", [("1", "2")]),
+        ("a\tb\nx y\tz\n", [("x y", "z")]),
+        ("a\n1\n2\n", [("1",), ("2",)]),
+        ("a,b\nNA,null\nnan,\\N\n", [(None, None), (None, None)]),
+        (",b\n1,2\n", [("1", "2")]),
+    ],
+)
+def test_text_as_people_write_it(tmp_path, content, expected):
+    assert rows(write(tmp_path / "t.csv", content)) == expected
+
+
+def test_words_for_missing_can_be_chosen(tmp_path):
+    path = write(tmp_path / "t.csv", "country,x\nNA,?\n,1\n")
+    assert rows(path, null_words=["?"]) == [("NA", None), (None, "1")]
+
+
+def test_gzip_and_zstd(tmp_path):
+    plain = write(tmp_path / "t.csv", TRICKY)
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    assert rows(tmp_path / "t.csv.gz") == TRICKY_ROWS
+    pl.DataFrame({"a": ["1", "2"], "b": ["x", "y"]}).lazy().sink_csv(
+        tmp_path / "z.csv.zst", compression="zstd"
+    )
+    assert rows(tmp_path / "z.csv.zst") == [("1", "x"), ("2", "y")]
+
+
+def test_folders_globs_and_lists_in_the_order_of_names(tmp_path):
+    for name, value in (("b.csv", 2), ("a.csv", 1), ("sub/c.csv", 3)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / name, f"x,y\n{value},0\n")
+    write(tmp_path / "README.md", "not data")
+    assert [r[0] for r in rows(tmp_path)] == ["1", "2", "3"]
+    assert [r[0] for r in rows(str(tmp_path / "*.csv"))] == ["1", "2"]
+    assert [r[0] for r in rows([tmp_path / "b.csv", tmp_path / "a.csv"])] == ["2", "1"]
+
+
+def test_parquet_and_arrow_by_their_first_bytes(tmp_path):
+    frame = pl.DataFrame({"a": [1, None], "b": ["x", "y"]})
+    frame.write_parquet(tmp_path / "t.data")
+    frame.write_ipc(tmp_path / "u.data")
+    assert read(tmp_path / "t.data").equals(frame)
+    assert read(tmp_path / "u.data").equals(frame)
+
+
+def test_in_memory_tables():
+    frame = pl.DataFrame({"a": [1, 2], "b": ["x", None]})
+    for data in (
+        frame,
+        frame.lazy(),
+        frame.to_arrow(),
+        frame.to_arrow().to_reader(),
+        pd.DataFrame({"a": [1, 2], "b": ["x", None]}),
+        {"a": [1, 2], "b": ["x", None]},
+    ):
+        assert rows(data) == [(1, "x"), (2, None)]
+    assert read(np.array([[1.5, 2.0]])).columns == ["x0", "x1"]
+    structured = np.array([(1, "x")], dtype=[("a", "i4"), ("b", "U3")])
+    assert rows(structured) == [(1, "x")]
+    assert rows(pa.table({"d": pa.array(["u", "v", "u"]).dictionary_encode()})) == [
+        ("u",),
+        ("v",),
+        ("u",),
+    ]
+
+
+def test_pandas_of_every_kind():
+    frame = pd.DataFrame(
+        {
+            "i": pd.array([1, None], dtype="Int64"),
+            "f": pd.array([1.5, None], dtype="Float64"),
+            "b": pd.array([True, None], dtype="boolean"),
+            "s": pd.array(["x", None], dtype="string"),
+            "c": pd.Categorical([7, None]),
+            "t": pd.to_datetime(["2020-01-01 05:00", None]),
+            "z": pd.to_datetime(["2020-01-01 05:00", None]).tz_localize("Europe/Rome"),
+            "o": pd.Series([b"raw", 3], dtype=object),
+        }
+    )
+    out = to_frame(frame)
+    assert out.row(1)[:5] == (None,) * 5
+    assert out["c"].to_list() == [7, None]
+    assert [out[c][0].hour for c in "tz"] == [5, 5]
+    assert out["o"].to_list() == ["b'raw'", "3"]
+
+
+def test_libffm(tmp_path):
+    path = write(tmp_path / "t.ffm", "1 0:3:1 1:7:1 2:9:0.5\n0 0:4:1 2:9:-2\n\n1 1:8:1 0:3:1\n")
+    assert read(path).to_dict(as_series=False) == {
+        "label": ["1", "0", "1"],
+        "f0": ["3", "4", "3"],
+        "f1": ["7", None, "8"],
+        "f2": ["0.5", "-2.0", None],
+    }
+
+
+def test_libsvm_one_hot_rows_are_positions(tmp_path):
+    path = write(tmp_path / "t.libfm", "1 3:1 700:1\n-1 4:1 701:1\n")
+    assert read(path).to_dict(as_series=False) == {
+        "label": ["1", "-1"],
+        "f0": ["3", "4"],
+        "f1": ["700", "701"],
+    }
+
+
+def test_libsvm_with_values_is_a_column_an_index(tmp_path):
+    path = write(tmp_path / "t.svm", "1 3:0.5\n0 5:1 3:2\n")
+    assert read(path).to_dict(as_series=False) == {
+        "label": ["1", "0"],
+        "f3": ["0.5", "2.0"],
+        "f5": ["0.0", "1.0"],
+    }
+
+
+CSV = "a,b,y\nu,1,0\nv,2,1\n"
+BAD = [
+    ("empty", "t.csv", "", {}, "t.csv is empty"),
+    ("blank", "t.csv", "\n\n", {}, "t.csv is empty"),
+    ("header only", "t.csv", "a,b,y\n", {}, "no rows, only a header"),
+    ("short row", "t.csv", CSV + "w,3\n", {}, "row 3: 2 values where there are 3 columns"),
+    ("long row", "t.csv", CSV + "w,3,1,9\n", {}, "row 3: 4 values"),
+    ("short quoted row", "t.csv", CSV + '"w,1",3\n', {}, "row 3: 2 values"),
+    ("open quote", "t.csv", CSV + '"w,3,1\n', {}, "t.csv"),
+    ("zero bytes", "t.csv", b"a,b,y\n\0\1,2,0\n", {}, "binary"),
+    ("picture", "t.csv", b"\x89PNG\r\n\x1a\n" + b"\1" * 99, {}, "picture"),
+    ("not UTF-8", "t.csv", b"a,b,y\nu,1,0\n\xff,2,1\n", {}, "row 2: byte 0xff is not UTF-8"),
+    ("wrong separator", "t.csv", CSV, {"format": "tsv"}, r"only one column.*seems to use ','"),
+    ("no target", "t.csv", CSV, {"target": "z"}, "'z' is not in the table"),
+    ("near target", "t.csv", CSV.replace("y", "label"), {"target": "lable"}, "mean 'label'"),
+    ("constant target", "t.csv", "a,y\nu,1\nv,1\n", {}, "'y' has the same value"),
+    ("target with gaps", "t.csv", "a,y\nu,1\nv,\nw,0\n", {}, "'y' is missing in 1 of 3"),
+    ("twice", "t.csv", "a,a,y\n1,2,0\n", {}, "'a' appears twice"),
+    ("all null", "t.csv", "a,b,y\n1,,0\n2,,1\n", {}, r"'b' has no value.*drop"),
+    ("mixed", "t.csv", CSV, {"kinds": {"a": "numeric"}}, "'a'.*not all numbers"),
+    ("cut Parquet", "t.parquet", b"PAR1garbage", {}, "t.parquet cannot be read"),
+    ("no Parquet", "t.parquet", CSV, {"format": "parquet"}, "t.parquet cannot be read"),
+    ("cut gzip", "t.csv.gz", gzip.compress(CSV.encode() * 999)[:-40], {}, "t.csv.gz"),
+    ("bad libffm", "t.ffm", "1 0:3\n", {"target": None}, "row 1: '0:3' is not field:index:value"),
+    ("field twice", "t.ffm", "1 0:3:1 0:4:1\n", {"target": None}, "field 0 appears twice"),
+    ("not Criteo", "t.txt", CSV, {"format": "criteo", "target": None}, "40 columns"),
+    ("not Avazu", "t.csv", CSV, {"format": "avazu", "target": None}, "'hour' is missing"),
+    ("bad format", "t.csv", CSV, {"format": "xls"}, "format='xls' is not one of"),
+    ("bad weight", "t.csv", "a,w,y\nu,1,0\nv,-2,1\n", {"weight": "w"}, "row 2: weight 'w' is '-2'"),
+    ("bad kind", "t.csv", CSV, {"kinds": {"a": "colour"}}, "kind 'colour' is not one of"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"), [b[1:] for b in BAD], ids=[b[0] for b in BAD]
+)
+def test_bad_input(tmp_path, name, content, options, message):
+    (tmp_path / "in").mkdir()
+    path = write(tmp_path / "in" / name, content)
+    with pytest.raises(FieldwiseError, match=message):
+        encode(path, tmp_path / "out", **{"target": "y", **options})
+    assert not (tmp_path / "out").exists()
+
+
+def test_mixed_types_after_the_kind_is_fixed(tmp_path):
+    """A column that is numeric by its schema and then holds a word."""
+    good = write(tmp_path / "good.csv", "a,y\n" + "".join(f"{i}.5,{i % 2}\n" for i in range(20)))
+    bad = write(tmp_path / "bad.csv", "a,y\n1.5,0\noops,1\n")
+    store = encode(good, tmp_path / "s", target="y")
+    with pytest.raises(DataError, match=r"bad.csv, row 2: column 'a' is numeric but holds 'oops'"):
+        encode(bad, tmp_path / "s", append=True)
+    with pytest.raises(DataError, match=r"bad.csv, row 2: column 'a'"):
+        encode(bad, tmp_path / "t", schema=store.schema)
+    assert not (tmp_path / "t").exists()
+
+
+def test_target_gap_with_a_known_schema_names_the_row(tmp_path):
+    store = encode(write(tmp_path / "a.csv", CSV), tmp_path / "s", target="y")
+    with pytest.raises(DataError, match=r"b.csv, row 2: target 'y' is missing"):
+        encode(
+            write(tmp_path / "b.csv", "a,b,y\nu,1,0\nv,1,\n"), tmp_path / "t", schema=store.schema
+        )
+
+
+def test_places_without_data(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        open_source(tmp_path / "nowhere.csv")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no table"):
+        open_source(tmp_path / "empty")
+    write(tmp_path / "a.csv", CSV)
+    pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "b.parquet")
+    with pytest.raises(DataError, match="several formats together"):
+        open_source(tmp_path)
+    write(tmp_path / "c.csv", "a,b,z\n1,2,3\n")
+    with pytest.raises(SchemaError, match=r"c.csv: its columns differ"):
+        rows(str(tmp_path / "*.csv"))
+    with pytest.raises(SettingError, match="format"):
+        open_source(tmp_path / "a.csv", format="word")
+    for thing in (None, 3, b"bytes"):
+        with pytest.raises(DataError, match="is not a table"):
+            open_source(thing)
+    with pytest.raises(DataError, match="no rows"):
+        open_source(pl.DataFrame({"a": []}))
+    with pytest.raises(SchemaError, match="'a' appears twice"):
+        open_source(pd.DataFrame([[1, 2]], columns=["a", "a"]))
+
+
+def test_a_folder_that_may_not_be_written(tmp_path):
+    locked = tmp_path / "locked"
+    write(tmp_path / "f", "x")
+    code = "import os; os.chmod(r'%s', 0o500)" % locked
+    locked.mkdir()
+    subprocess.run(["python3", "-c", code], check=True)
+    with pytest.raises(FieldwiseError, match="cannot write|is a file"):
+        encode(write(tmp_path / "t.csv", CSV), tmp_path / "f" / "s", target="y")

@@ -1,0 +1,357 @@
+"""The store: what goes in comes out, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fieldwise import FieldEncoder, SchemaError, StoreError, encode
+from fieldwise.data import store as store_module
+from fieldwise.data.encoding import load_vocabulary
+from fieldwise.data.schema import Field, Schema
+from fieldwise.data.store import Store, StoreWriter
+
+SCHEMA = Schema(fields=(Field(name="a"), Field(name="b"), Field(name="c")))
+
+
+def rows(n, seed=0):
+    random = np.random.default_rng(seed)
+    codes = random.integers(-1, 99, (n, 3)).astype(np.int32)
+    return {"codes": codes, "target": random.random((n, 1), dtype=np.float32)}
+
+
+def make(path, n=1000, **settings) -> Store:
+    with StoreWriter.create(path, {"codes": 3, "target": 1}, **settings) as writer:
+        for part in np.array_split(np.arange(n), 3):
+            writer.write(**{k: a[part] for k, a in rows(n).items()})
+        writer.finish(SCHEMA, b"words")
+    return Store(path)
+
+
+def same(store: Store, expected) -> bool:
+    found = store.read(0, store.n_rows)
+    return set(found) == set(expected) and all(
+        np.array_equal(found[k], expected[k]) for k in expected
+    )
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    monkeypatch.setattr(store_module, "BLOCK_ROWS", 64)
+
+
+def test_round_trip(tmp_path):
+    store = make(tmp_path / "s")
+    store.verify()
+    assert same(store, rows(1000))
+    assert isinstance(store.array("codes"), np.memmap)
+    assert store.vocabulary_bytes() == b"words"
+    assert store.schema == SCHEMA
+    assert len(store) == 1000
+
+
+@given(st.lists(st.integers(0, 200), min_size=1, max_size=5))
+@settings(max_examples=25, deadline=None)
+def test_append_is_the_same_as_writing_at_once(tmp_path_factory, sizes):
+    folder = tmp_path_factory.mktemp("s")
+    whole = rows(sum(sizes))
+    ends = np.cumsum(sizes)
+    with StoreWriter.create(folder / "a", {"codes": 3, "target": 1}) as writer:
+        writer.write(**{k: a[: sizes[0]] for k, a in whole.items()})
+        writer.finish(SCHEMA, b"words")
+    store = Store(folder / "a")
+    for start, stop in zip(ends, ends[1:], strict=False):
+        store = store.append(**{k: a[start:stop] for k, a in whole.items()})
+    with StoreWriter.create(folder / "b", {"codes": 3, "target": 1}) as writer:
+        writer.write(**whole)
+        writer.finish(SCHEMA, b"words")
+    assert same(store, whole)
+    at_once = Store(folder / "b")
+    assert (
+        store.header["arrays"]["codes"]["checksums"]
+        == (at_once.header["arrays"]["codes"]["checksums"])
+    )
+    store.verify()
+
+
+def test_an_open_store_survives_an_append(tmp_path):
+    before = make(tmp_path / "s")
+    before.append(**rows(50, seed=1))
+    assert same(before, rows(1000))
+    assert same(
+        Store(tmp_path / "s"),
+        {k: np.concatenate([rows(1000)[k], rows(50, seed=1)[k]]) for k in ("codes", "target")},
+    )
+
+
+def test_it_is_not_overwritten_unless_asked(tmp_path):
+    make(tmp_path / "s")
+    with pytest.raises(StoreError, match="holds a store already"):
+        make(tmp_path / "s", n=10)
+    assert make(tmp_path / "s", n=10, overwrite=True).n_rows == 10
+    assert sorted(p.name.split("-")[0] for p in (tmp_path / "s").iterdir()) == [
+        "codes",
+        "header.json",
+        "target",
+        "vocabulary",
+    ]
+
+
+def test_other_peoples_files_are_left_alone(tmp_path):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "thesis.txt").write_text("years of work")
+    with pytest.raises(StoreError, match="other files"):
+        make(tmp_path / "s")
+    (tmp_path / "f").write_text("x")
+    with pytest.raises(StoreError, match="is a file"):
+        make(tmp_path / "f")
+    assert (tmp_path / "s" / "thesis.txt").read_text() == "years of work"
+
+
+def test_an_error_while_writing_leaves_nothing(tmp_path):
+    with (
+        pytest.raises(RuntimeError),
+        StoreWriter.create(tmp_path / "s", {"codes": 3, "target": 1}) as writer,
+    ):
+        writer.write(**rows(10))
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_while_overwriting_or_appending_leaves_what_was(tmp_path):
+    make(tmp_path / "s")
+    files = sorted(p.name for p in (tmp_path / "s").iterdir())
+    with pytest.raises(RuntimeError):
+        with StoreWriter.create(tmp_path / "s", {"codes": 9}, overwrite=True) as writer:
+            writer.write(codes=np.zeros((5, 9)))
+            raise RuntimeError
+    with pytest.raises(RuntimeError), StoreWriter.append(Store(tmp_path / "s")) as writer:
+        writer.write(**rows(500))
+        raise RuntimeError
+    assert same(Store(tmp_path / "s"), rows(1000))
+    assert sorted(p.name for p in (tmp_path / "s").iterdir()) == files
+    assert same(Store(tmp_path / "s").append(**rows(0)), rows(1000))
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0x10
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["codes-1.bin", "target-1.bin", "vocabulary-1.parquet"])
+@pytest.mark.parametrize("where", [0, 0.5, -1])
+def test_a_flipped_byte_is_found(tmp_path, name, where):
+    make(tmp_path / "s")
+    file = tmp_path / "s" / name
+    flip(file, where if isinstance(where, int) else int(file.stat().st_size * where))
+    with pytest.raises(StoreError, match=f"{name}.*altered"):
+        Store(tmp_path / "s").verify()
+
+
+def test_a_flipped_byte_is_found_where_it_is_read_and_not_before(tmp_path):
+    make(tmp_path / "s")
+    flip(tmp_path / "s" / "codes-1.bin", 12 * 500)
+    store = Store(tmp_path / "s")
+    store.read(0, 64)
+    with pytest.raises(StoreError, match="rows 448 to 512"):
+        store.read(490, 510)
+
+
+def test_any_flipped_byte_of_the_header_is_found(tmp_path):
+    make(tmp_path / "s", n=10)
+    file = tmp_path / "s" / "header.json"
+    whole = file.read_bytes()
+    for position in range(len(whole)):
+        flip(file, position)
+        try:
+            body = json.loads(file.read_bytes())
+        except ValueError:
+            body = None
+        if body != json.loads(whole):
+            with pytest.raises((StoreError, SchemaError), match="header.json"):
+                Store(tmp_path / "s")
+        file.write_bytes(whole)
+
+
+@pytest.mark.parametrize("name", ["codes-1.bin", "target-1.bin"])
+def test_a_store_cut_short(tmp_path, name):
+    make(tmp_path / "s")
+    file = tmp_path / "s" / name
+    with file.open("r+b") as handle:
+        handle.truncate(file.stat().st_size - 1)
+    with pytest.raises(StoreError, match=f"{name} is cut short"):
+        Store(tmp_path / "s")
+    file.unlink()
+    with pytest.raises(StoreError, match=f"{name} is cut short: 0 bytes"):
+        Store(tmp_path / "s")
+
+
+def test_not_a_store(tmp_path):
+    with pytest.raises(StoreError, match="is no folder"):
+        Store(tmp_path / "nowhere")
+    with pytest.raises(StoreError, match=r"has no header.json.*fieldwise encode"):
+        Store(tmp_path)
+
+
+def test_a_store_of_a_newer_format(tmp_path):
+    make(tmp_path / "s")
+    file = tmp_path / "s" / "header.json"
+    body = json.loads(file.read_bytes())
+    file.write_text(json.dumps({**body, "format": 99}))
+    with pytest.raises(StoreError, match="format 99.*upgrade"):
+        Store(tmp_path / "s")
+
+
+def test_a_store_of_another_schema(tmp_path):
+    store = make(tmp_path / "s")
+    other = Schema(fields=(Field(name="a"), Field(name="b"), Field(name="d")))
+    with pytest.raises(StoreError, match=r"another schema.*'d'.*'c'"):
+        store.require(other)
+    with pytest.raises(StoreError, match="another schema"):
+        store.append(schema=other, **rows(3))
+    store.require(SCHEMA)
+    assert same(Store(tmp_path / "s"), rows(1000))
+
+
+def test_rows_that_do_not_fit(tmp_path):
+    store = make(tmp_path / "s")
+    with pytest.raises(StoreError, match="a row needs"):
+        store.append(codes=np.zeros((2, 3)))
+    with pytest.raises(StoreError, match="codes has 2 columns"):
+        store.append(codes=np.zeros((1, 2)), target=np.zeros((1, 1)))
+
+
+def table(n=3000, seed=0) -> pl.DataFrame:
+    random = np.random.default_rng(seed)
+    return pl.DataFrame(
+        {
+            "city": [f"city{k}" for k in random.zipf(1.5, n) % 50],
+            "price": random.normal(size=n),
+            "shop": random.integers(0, 9, n),
+            "age": random.normal(size=n),
+            "w": random.random(n),
+            "bought": random.choice(["no", "yes"], n),
+        }
+    )
+
+
+def test_encode_gives_the_encoders_codes(tmp_path):
+    frame = table()
+    settings = {"kinds": {"age": "linear"}, "min_count": 3}
+    store = encode(frame, tmp_path / "s", target="bought", weight="w", **settings)
+    encoder = FieldEncoder(drop=["bought", "w"], **settings).fit(frame)
+    codes = encoder.transform(frame)
+    found = store.read(0, store.n_rows)
+    assert np.array_equal(found["codes"][:, :3], codes[:, :3])
+    assert np.array_equal(found["values"][:, 0], codes[:, 3].astype(np.float32))
+    assert found["target"][:, 0].tolist() == [float(v == "yes") for v in frame["bought"]]
+    assert np.array_equal(found["weight"][:, 0], frame["w"].to_numpy().astype(np.float32))
+    assert store.schema.target.classes == ("no", "yes")
+    assert load_vocabulary(store).sizes == encoder.vocabulary_.sizes
+    assert load_vocabulary(store).schema.fields == encoder.schema_.fields
+
+
+def test_encode_append_grows_the_vocabulary_and_moves_no_code(tmp_path):
+    first, second = table(), table(seed=1).with_columns(pl.lit("newtown").alias("city"))
+    store = encode(first, tmp_path / "s", target="bought", drop=["w"])
+    before = store.read(0, 3000)["codes"].copy()
+    store = encode(second, tmp_path / "s", append=True)
+    assert store.n_rows == 6000
+    assert np.array_equal(store.read(0, 3000)["codes"], before)
+    words = load_vocabulary(store)["city"]
+    assert words.labels()[-1] == "newtown"
+    assert set(store.read(3000, 6000)["codes"][:, 0].tolist()) == {words.size - 1}
+    encoder = FieldEncoder(schema=store.schema)
+    assert encoder.fit(first).schema_["price"].edges == store.schema["price"].edges
+
+
+def test_encode_append_refuses_another_table(tmp_path):
+    encode(table(), tmp_path / "s", target="bought", drop=["w"])
+    with pytest.raises(SchemaError, match="'city'"):
+        encode(table().drop("city"), tmp_path / "s", append=True)
+    with pytest.raises(Exception, match="'maybe', which is not one of the classes"):
+        changed = table().with_columns(pl.lit("maybe").alias("bought"))
+        encode(changed, tmp_path / "s", append=True)
+    assert Store(tmp_path / "s").n_rows == 3000
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_disk_full(tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(small)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small disk: {mounted.stderr.decode().strip()}")
+    try:
+        encode(table(500), small / "s", target="bought")
+        before = Store(small / "s").read(0, 500)["codes"].copy()
+        with pytest.raises(StoreError, match="disk is full"):
+            encode(table(30_000), small / "big", target="bought")
+        with pytest.raises(StoreError, match="disk is full"):
+            encode(table(30_000), small / "s", append=True)
+        with pytest.raises(StoreError, match="disk is full"):
+            encode(table(30_000), small / "s", target="bought", overwrite=True)
+        assert [p.name for p in small.iterdir()] == ["s"]
+        assert np.array_equal(Store(small / "s").read(0, 500)["codes"], before)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_killed_at_any_moment(tmp_path):
+    """A store is what it was before or what it should be after, whenever the process dies."""
+    work = textwrap.dedent(
+        """
+        import sys, polars as pl
+        from fieldwise import encode
+        print("ready", flush=True)
+        frame = pl.read_parquet(sys.argv[1])
+        while True:
+            encode(frame, sys.argv[2], target="bought", overwrite=True)
+            encode(frame, sys.argv[2], append=True)
+        """
+    )
+    table(20_000).write_parquet(tmp_path / "t.parquet")
+    random = np.random.default_rng(0)
+    wanted = encode(table(20_000), tmp_path / "truth", target="bought")
+    truth = wanted.read(0, 20_000)["codes"]
+    seen = set()
+    for _ in range(12):
+        process = subprocess.Popen(
+            [sys.executable, "-c", work, str(tmp_path / "t.parquet"), str(tmp_path / "s")],
+            stdout=subprocess.PIPE,
+        )
+        process.stdout.readline()
+        time.sleep(random.uniform(0.05, 0.9))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        if not (tmp_path / "s" / "header.json").exists():
+            seen.add(0)
+            continue
+        store = Store(tmp_path / "s")
+        store.verify()
+        seen.add(store.n_rows)
+        assert store.n_rows in (20_000, 40_000)
+        for start in range(0, store.n_rows, 20_000):
+            assert np.array_equal(store.read(start, start + 20_000)["codes"], truth)
+    assert len(seen - {0}) >= 1
+    # What the last kill left behind does not stand in the way.
+    assert encode(table(10), tmp_path / "s", target="bought", overwrite=True).n_rows == 10
+    assert len(list((tmp_path / "s").iterdir())) == 4
+    shutil.rmtree(tmp_path / "s")
