@@ -95,7 +95,7 @@ def graph() -> dict[str, set[str]]:
 
 
 def row_of(module: str) -> int:
-    room = module.split(".")[0]
+    room = module.split(".", maxsplit=1)[0]
     rows = [i for i, row in enumerate(ROWS) if room in row]
     assert rows, f"module {module!r} has no row: add it to ROWS"
     return rows[0]

@@ -1,4 +1,4 @@
-"""The synthetic tables: the shapes of the paper, a known best loss, the formats of the real files."""
+"""Synthetic tables: the paper's shapes, a known best loss, the formats of the real files."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import subprocess
 
 import numpy as np
 import pandas as pd
@@ -260,11 +259,7 @@ def test_places_without_data(tmp_path):
         open_source(pd.DataFrame([[1, 2]], columns=["a", "a"]))
 
 
-def test_a_folder_that_may_not_be_written(tmp_path):
-    locked = tmp_path / "locked"
-    write(tmp_path / "f", "x")
-    code = "import os; os.chmod(r'%s', 0o500)" % locked
-    locked.mkdir()
-    subprocess.run(["python3", "-c", code], check=True)
-    with pytest.raises(FieldwiseError, match="cannot write|is a file"):
-        encode(write(tmp_path / "t.csv", CSV), tmp_path / "f" / "s", target="y")
+def test_a_place_that_cannot_be_written(tmp_path):
+    write(tmp_path / "file", "x")
+    with pytest.raises(FieldwiseError, match="cannot write"):
+        encode(write(tmp_path / "t.csv", CSV), tmp_path / "file" / "s", target="y")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +74,7 @@ def test_append_is_the_same_as_writing_at_once(tmp_path_factory, sizes):
         writer.write(**{k: a[: sizes[0]] for k, a in whole.items()})
         writer.finish(SCHEMA, b"words")
     store = Store(folder / "a")
-    for start, stop in zip(ends, ends[1:], strict=False):
+    for start, stop in pairwise(ends):
         store = store.append(**{k: a[start:stop] for k, a in whole.items()})
     with StoreWriter.create(folder / "b", {"codes": 3, "target": 1}) as writer:
         writer.write(**whole)
@@ -134,10 +135,12 @@ def test_an_error_while_writing_leaves_nothing(tmp_path):
 def test_an_error_while_overwriting_or_appending_leaves_what_was(tmp_path):
     make(tmp_path / "s")
     files = sorted(p.name for p in (tmp_path / "s").iterdir())
-    with pytest.raises(RuntimeError):
-        with StoreWriter.create(tmp_path / "s", {"codes": 9}, overwrite=True) as writer:
-            writer.write(codes=np.zeros((5, 9)))
-            raise RuntimeError
+    with (
+        pytest.raises(RuntimeError),
+        StoreWriter.create(tmp_path / "s", {"codes": 9}, overwrite=True) as writer,
+    ):
+        writer.write(codes=np.zeros((5, 9)))
+        raise RuntimeError
     with pytest.raises(RuntimeError), StoreWriter.append(Store(tmp_path / "s")) as writer:
         writer.write(**rows(500))
         raise RuntimeError

@@ -109,15 +109,22 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
     else:
-        _print_inspection(found)
+        _print_inspection(found, title=data)
 
 
-def _print_inspection(found: dict[str, Any]) -> None:
+def _share(share: float) -> str:
+    return "" if not share else "< 0.1%" if share < 0.001 else f"{share:.1%}"
+
+
+def _print_inspection(found: dict[str, Any], title: str) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(soft_wrap=True) if not sys.stdout.isatty() else Console()
-    table = Table(title=f"{found['table']}: {found['n_rows']:,} rows", title_justify="left")
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    table = Table(
+        title=f"{title}: {found['n_rows']:,} rows", title_justify="left", box=box.SIMPLE_HEAD
+    )
     table.add_column("column", overflow="fold")
     for name in ("kind", "values"):
         table.add_column(name)
@@ -126,7 +133,7 @@ def _print_inspection(found: dict[str, Any]) -> None:
     for c in found["columns"]:
         distinct = "" if c["distinct"] is None else f"{c['distinct']:,}"
         rows = "" if c["rows"] is None else f"{c['rows']:,}"
-        shares = [f"{c[k]:.1%}" if c[k] else "" for k in ("missing", "rare")]
+        shares = [_share(c[k]) for k in ("missing", "rare")]
         table.add_row(c["name"], c["kind"], c["dtype"], distinct, *shares, rows)
     console.print(table)
     cost = found["cost"]

@@ -1,14 +1,18 @@
-"""A piece of a table and where it came from, so that an error can name the file and the row."""
+"""A table a piece at a time: what a piece knows of where it came from, and work on many at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import polars as pl
 
-__all__ = ["CHUNK_ROWS", "Chunk", "Source"]
+__all__ = ["CHUNK_ROWS", "Chunk", "Source", "ahead", "in_parallel"]
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 CHUNK_ROWS = 1 << 17
 
@@ -37,3 +41,19 @@ class Source(Protocol):
     total: float | None  # of `Chunk.done`, where it is known beforehand
 
     def chunks(self) -> Iterator[Chunk]: ...
+
+
+def in_parallel(work: Callable[[A], B], items: Iterable[A]) -> list[B]:
+    """One call an item on polars' number of threads: polars and NumPy leave the GIL in them."""
+    with ThreadPoolExecutor(max(1, pl.thread_pool_size())) as pool:
+        return list(pool.map(work, items))
+
+
+def ahead(items: Iterable[A]) -> Iterator[A]:
+    """The same items, the next one made in a thread while this one is used."""
+    iterator, end = iter(items), object()
+    with ThreadPoolExecutor(1) as pool:
+        waiting: Any = pool.submit(next, iterator, end)
+        while (item := waiting.result()) is not end:
+            waiting = pool.submit(next, iterator, end)
+            yield item

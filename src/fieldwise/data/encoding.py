@@ -6,7 +6,7 @@ known: provisional numbers are written beside the store and turned into codes in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import polars as pl
 
 from ..errors import DataError, SchemaError, StoreError
 from ..progress import progress
-from .chunks import Chunk, Source
+from .chunks import Chunk, Source, ahead
 from .keys import Keys, as_number
 from .learn import Learner, Provisional
 from .profiling import infer_schema, profile
@@ -114,7 +114,7 @@ class _Spool:
             self._file.write(array.reshape(-1).view(np.uint8).data)
             self._shapes.append((array.shape, array.dtype))
 
-    def read(self, arrays: int) -> Iterable[list[np.ndarray]]:
+    def read(self, arrays: int) -> Iterator[list[np.ndarray]]:
         """What was written, `arrays` at a time, in order."""
         self._file.seek(0)
         for i in range(0, len(self._shapes), arrays):
@@ -233,7 +233,7 @@ def _write(
     n_rows = 0
     try:
         with disk_errors(writer.path), progress("encoding", source.total, show=show) as tell:
-            for chunk in source.chunks():
+            for chunk in ahead(source.chunks()):
                 rows = learner.add(chunk)
                 labels = target.add(chunk) if target else np.empty(0)
                 weights = _weights(chunk, schema.weight) if schema.weight else np.empty(0)
@@ -245,20 +245,32 @@ def _write(
         if target:
             final = replace(final, target=target.finish())
         with progress("writing", n_rows, show=show) as tell:
-            for ids, numbers, labels, weights in spool.read(4):
-                codes, values = learner.settle(Provisional(ids, numbers), vocabulary)
-                parts = {"codes": codes, "values": values}
-                if target:
-                    parts["target"] = target.settle(labels)
-                if schema.weight:
-                    parts["weight"] = weights
-                if not schema.linear:
-                    del parts["values"]
+            for parts in ahead(_settled(spool, learner, vocabulary, target, schema)):
                 writer.write(**parts)
                 tell(writer.n_rows)
         writer.finish(final, vocabulary.to_bytes())
     finally:
         spool.close()
+
+
+def _settled(
+    spool: _Spool,
+    learner: Learner,
+    vocabulary: Vocabulary,
+    target: _TargetReader | None,
+    schema: Schema,
+) -> Iterator[dict[str, np.ndarray]]:
+    """The arrays of the store, a chunk at a time."""
+    for ids, numbers, labels, weights in spool.read(4):
+        codes, values = learner.settle(Provisional(ids, numbers), vocabulary)
+        parts = {"codes": codes}
+        if schema.linear:
+            parts["values"] = values
+        if target:
+            parts["target"] = target.settle(labels)
+        if schema.weight:
+            parts["weight"] = weights
+        yield parts
 
 
 def load_vocabulary(store: Store) -> Vocabulary:

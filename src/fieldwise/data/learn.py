@@ -7,35 +7,24 @@ the codes and `settle` turns provisional numbers into them, without reading the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isqrt
-from typing import TypeVar
 
 import numpy as np
 import polars as pl
 
 from ..errors import DataError, SchemaError
-from .chunks import Chunk
+from .chunks import Chunk, in_parallel
 from .keys import Keys, as_number
 from .numbers import ExactSum, Histogram, bin_of
 from .schema import Field, Schema
 from .vocabulary import FieldVocabulary, Vocabulary, bin_entries, sort_by_value
 
-__all__ = ["Learner", "Provisional", "in_parallel"]
-
-A = TypeVar("A")
-B = TypeVar("B")
+__all__ = ["Learner", "Provisional"]
 
 LARGEST_LINEAR = 1e150  # its square is still finite
-
-
-def in_parallel(work: Callable[[A], B], items: Iterable[A]) -> list[B]:
-    """One call an item on polars' number of threads: polars and NumPy leave the GIL in them."""
-    with ThreadPoolExecutor(max(1, pl.thread_pool_size())) as pool:
-        return list(pool.map(work, items))
 
 
 @dataclass

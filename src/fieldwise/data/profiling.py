@@ -20,9 +20,8 @@ import polars as pl
 
 from ..errors import DataError, SchemaError
 from ..progress import progress
-from .chunks import Source
+from .chunks import Source, ahead, in_parallel
 from .keys import Keys
-from .learn import in_parallel
 from .schema import Field, Schema, Target, check_names
 
 __all__ = ["ColumnProfile", "infer_schema", "profile"]
@@ -177,7 +176,7 @@ def profile(
     wanted = list(source.columns if columns is None else columns)
     looks = [_Look(name) for name in wanted]
     with progress("looking", source.total, show=show) as tell:
-        for chunk in source.chunks():
+        for chunk in ahead(source.chunks()):
             in_parallel(lambda look, c=chunk: look.add(c.frame[look.name]), looks)  # type: ignore[misc]
             tell(chunk.done, f"{looks[0].n_rows:,} rows" if looks else "")
     return [look.finish() for look in looks]

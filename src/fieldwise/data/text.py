@@ -232,10 +232,19 @@ class TextSource:
             )
 
     def _parse(self, block: bytes, path: Path, row: int) -> pl.DataFrame:
-        if len(self.columns) > 1:
+        """The rows of a block. Looking for blank lines costs, so it waits for a sign of them."""
+        frame = self._read(block)
+        if frame is None:
             block = _without_blank_rows(block, self._quote)
-        if not block:
-            return pl.DataFrame(schema=dict.fromkeys(self.columns, pl.String))
+            frame = self._read(block)
+        if frame is None:
+            _explain_bytes(block, path, row)
+            self._explain_ragged(block, path, row)
+            raise DataError(f"{path}: the text after row {row:,} cannot be parsed")
+        return frame
+
+    def _read(self, block: bytes) -> pl.DataFrame | None:
+        """The rows, or None where they are not all as long as the header."""
         try:
             frame = pl.read_csv(
                 block,
@@ -246,24 +255,17 @@ class TextSource:
                 null_values=self._null_words,
                 raise_if_empty=False,
             )
-        except pl.exceptions.PolarsError as error:
-            _explain_bytes(block, path, row)
-            self._explain_ragged(block, path, row)
-            raise DataError(f"{path}, after row {row:,}: {error}") from error
-        # polars fills a short row with nulls without a word.
-        if frame[self.columns[-1]].has_nulls() and self._is_ragged(block):
-            self._explain_ragged(block, path, row)
-        return frame
-
-    def _is_ragged(self, block: bytes) -> bool:
-        """Whether there are fewer separators than a full table of these rows has."""
+        except pl.exceptions.PolarsError:
+            return None
+        # polars fills a short row with nulls without a word; a null at the end is the sign.
+        if len(self.columns) == 1 or not frame[self.columns[-1]].has_nulls():
+            return frame
         flat = np.frombuffer(block, dtype=np.uint8)
-        ends, marks = flat == ord("\n"), flat == ord(self._separator)
+        marks = flat == ord(self._separator)
         if self._quote and b'"' in block:
-            outside = np.cumsum(flat == ord('"'), dtype=np.int32) % 2 == 0
-            ends, marks = ends & outside, marks & outside
-        wanted = np.count_nonzero(ends) * (len(self.columns) - 1)
-        return bool(np.count_nonzero(marks) != wanted)
+            marks &= np.cumsum(flat == ord('"'), dtype=np.int32) % 2 == 0
+        full = frame.height * (len(self.columns) - 1)
+        return frame if np.count_nonzero(marks) == full else None
 
     def _explain_ragged(self, block: bytes, path: Path, row: int) -> None:
         text = io.StringIO(block.decode("utf-8", "replace"), newline="")
