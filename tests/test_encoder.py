@@ -8,10 +8,12 @@ import os
 import pickle
 import subprocess
 import sys
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -345,3 +347,155 @@ def test_mixed_objects_become_text():
 def test_lists_are_refused():
     with pytest.raises(DataError, match="column 'l' holds List"):
         FieldEncoder().fit(pl.DataFrame({"l": [[1], [2, 3]]}))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pl.Series([2**63 + 1, 2**63 + 2] * 4, dtype=pl.UInt64),
+        pl.Series([2**90 + 1, 2**90 + 2] * 4, dtype=pl.Int128),
+        pl.Series([str(2**70 + 1), str(2**70 + 2)] * 4),
+    ],
+    ids=["UInt64", "Int128", "text"],
+)
+def test_long_whole_numbers_stay_apart_and_come_back(values):
+    encoder = FieldEncoder()
+    codes = encoder.fit_transform(pl.DataFrame({"id": values}))
+    assert len(set(codes.ravel().tolist())) == 2
+    back = encoder.inverse_transform(codes)["id"].to_list()
+    assert back == [int(v) for v in values.to_list()]
+
+
+def test_whole_numbers_however_they_are_written():
+    texts = ["7", "+7", "7.0", " 7", "-0", "0", "1e1", "10", "-12.000", "-12"]
+    encoder = FieldEncoder(min_count=1, kinds={"a": "category"})
+    codes = encoder.fit_transform(pl.DataFrame({"a": texts})).ravel()
+    assert encoder.inverse_transform(codes[:, None])["a"].to_list() == (
+        [7, 7, 7, 7, 0, 0, 10, 10, -12, -12]
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        ("quantile", "abc", "row 2: column 'x' is numeric but holds 'abc'"),
+        ("log2", "abc", "row 2: column 'x' holds 'abc', which is not a number"),
+        ("linear", "abc", "row 2: column 'x' is numeric but holds 'abc'"),
+        ("linear", "inf", "row 2: column 'x' holds inf"),
+    ],
+)
+def test_a_wrong_value_is_an_error_in_fit_and_in_transform(kind, value, message):
+    good, bad = pl.DataFrame({"x": [0.5, 1.5] * 4}), pl.DataFrame({"x": ["1.5", value]})
+    encoder = FieldEncoder(kinds={"x": kind}).fit(good)
+    with pytest.raises(DataError, match=message):
+        encoder.transform(bad)
+    with pytest.raises(DataError, match=message):
+        FieldEncoder(schema=encoder.schema_).fit(bad)
+
+
+def test_times_that_are_none():
+    with pytest.raises(SchemaError, match="'city' is asked to be a time"):
+        FieldEncoder(kinds={"city": "time"}).fit(pl.DataFrame({"city": ["Rome", "Oslo"]}))
+    encoder = FieldEncoder().fit(pl.DataFrame({"t": ["2024-01-01T10:00"] * 3}))
+    with pytest.raises(DataError, match="row 1: column 't' holds 'noon', which is not a time"):
+        encoder.transform(pl.DataFrame({"t": ["noon"]}))
+
+
+def test_linear_scale_far_from_zero():
+    for values in (1.6e9 + np.arange(10.0), 1e8 + 0.1 * np.arange(10)):
+        encoder = FieldEncoder(kinds={"v": "linear"}).fit(pl.DataFrame({"v": values}))
+        assert encoder.schema_["v"].scale == pytest.approx(np.std(values - values[0]), rel=1e-9)
+
+
+def test_one_value_comes_back():
+    frame = pl.DataFrame({"v": [5.5] * 6})
+    encoder = FieldEncoder(kinds={"v": "quantile"})
+    assert encoder.inverse_transform(encoder.fit_transform(frame))["v"].to_list() == [5.5] * 6
+
+
+def test_a_word_in_a_boolean_field_is_no_truth_value():
+    encoder = FieldEncoder(min_count=1).fit(pl.DataFrame({"b": [True, False]}))
+    encoder.partial_fit(pl.DataFrame({"b": ["maybe", "TRUE"]}))
+    codes = encoder.transform(pl.DataFrame({"b": ["maybe", "true", "False"]}))
+    assert encoder.inverse_transform(codes)["b"].to_list() == [None, True, False]
+
+
+def test_categoricals_are_categories_whatever_they_hold():
+    pandas = pd.DataFrame(
+        {
+            "i": pd.Categorical(range(8)),
+            "f": pd.Categorical([i / 2 for i in range(8)]),
+            "cut": pd.cut(pd.Series(range(8)), 4),
+        }
+    )
+    arrow = pa.table({"d": pa.array(range(8)).dictionary_encode()})
+    for table in (pandas, arrow):
+        schema = FieldEncoder(min_count=1).fit(table).schema_
+        assert {f.kind for f in schema.fields} == {"category"}
+
+
+def test_masked_arrays_hide_what_they_mask():
+    array = np.ma.masked_values([[1.5], [99.5], [2.5]], 99.5)
+    assert FieldEncoder().fit_transform(array).ravel().tolist() == [1, 3, 2]
+
+
+def test_an_array_after_names_were_learned():
+    encoder = FieldEncoder(min_count=1).fit(pl.DataFrame({"a": ["x", "y"], "b": ["u", "v"]}))
+    with pytest.warns(UserWarning, match="valid feature names"):
+        codes = encoder.transform(np.array([["y", "u"]], dtype=object))
+    assert codes.tolist() == [[2, 1]]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        [Decimal("1.5"), Decimal("2.5")],
+        [dt.timedelta(1), dt.timedelta(2)],
+        [dt.time(1), dt.time(2)],
+        np.array(["2020", "2021"], dtype="datetime64[Y]"),
+        np.array([1, 2], dtype="timedelta64[s]"),
+        np.array([b"a", b"b"]),
+        [pd.NA, "x"],
+        pl.Series(["a", "b"], dtype=pl.Enum(["a", "b"])),
+        pl.Series(["a", "b"], dtype=pl.Categorical),
+        [b"a", b"b"],
+        [2**200, 1],
+    ],
+    ids=str,
+)
+def test_columns_of_every_kind(column):
+    encoder = FieldEncoder(min_count=1).fit({"c": column, "d": [1, 2]})
+    codes = encoder.transform({"c": column, "d": [1, 2]})
+    assert len({tuple(r) for r in codes.tolist()}) == 2
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"a": [1, 2], "b": [1]},
+        {"a": 3},
+        [[1, 2], [3]],
+        {"a": ["\ud800"]},
+        {"a": [b"\xff\xfe"]},
+        {"a": [np.zeros(2), np.zeros(2)]},
+        pl.DataFrame({"a": [1]}).lazy().select("b"),
+    ],
+)
+def test_tables_that_are_none(table):
+    with pytest.raises((DataError, SchemaError)):
+        FieldEncoder().fit(table)
+
+
+def test_more_refusals():
+    frame = pl.DataFrame({"a": ["x", "y"]})
+    encoder = FieldEncoder().fit(frame)
+    with pytest.raises(SchemaError, match="'a' is not in the table"):
+        FieldEncoder(schema=encoder.schema_).fit(pl.DataFrame({"b": [1]}))
+    with pytest.raises(DataError, match="codes must be numbers"):
+        encoder.inverse_transform([["x"]])
+    with pytest.raises(SchemaError, match="edges"):
+        FieldEncoder(fields={"a": {"edges": ("q",)}}).fit(pl.DataFrame({"a": [1.5, 2.5]}))
+    with pytest.raises(DataError, match="List"):
+        FieldEncoder(schema=FieldEncoder().fit(pl.DataFrame({"a": [0.5, 1.5]})).schema_).fit(
+            pl.DataFrame({"a": [[1.0]]})
+        )

@@ -54,6 +54,23 @@ def test_coarse_histogram_forgets_the_order_and_keeps_the_counts(monkeypatch):
     assert counts.min() > 150  # near 300 each
 
 
+def test_minus_infinity_stays_lowest_when_bits_are_dropped(monkeypatch):
+    monkeypatch.setattr(numbers, "LIMIT", 50)
+    values = np.concatenate([np.random.default_rng(0).normal(size=900), np.full(100, -np.inf)])
+    histogram = Histogram()
+    histogram.add(values)
+    edges = histogram.edges(8)
+    counts = np.bincount(bin_of(values, edges), minlength=len(edges) + 1)
+    assert histogram.counts(edges).tolist() == counts.tolist()
+
+
+@given(st.lists(st.floats(-1e100, 1e100).filter(lambda v: v == 0 or abs(v) > 1e-100), max_size=40))
+def test_exact_sum_of_squares(values):
+    total = ExactSum()
+    total.add_squares(np.array(values))
+    assert total.value() == sum((Fraction(v) ** 2 for v in values), Fraction(0))
+
+
 def test_few_values_get_a_bin_each():
     histogram = Histogram()
     histogram.add(np.array([3.0, 1.0, 1.0, -0.0, 0.0, np.nan]))

@@ -10,9 +10,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from fieldwise.data import text
+from fieldwise import FieldEncoder
+from fieldwise.data import blocks
 from fieldwise.data.encoding import encode
 from fieldwise.data.frames import to_frame
+from fieldwise.data.profiling import infer_schema, profile
 from fieldwise.data.readers import open_source
 from fieldwise.errors import DataError, FieldwiseError, SchemaError, SettingError
 
@@ -41,10 +43,10 @@ def test_csv_with_quotes_newlines_and_gaps(tmp_path):
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13, 21, 40])
 def test_blocks_of_any_size_cut_between_rows(tmp_path, monkeypatch, size):
     path = write(tmp_path / "t.csv", TRICKY * 1 + '"q\n\nq","1"\nlast,row')
-    assert b"".join(b for b, _ in text.byte_blocks(path, quote=True, size=size)) == (
+    assert b"".join(b for b, _ in blocks.byte_blocks(path, quote=True, size=size)) == (
         path.read_bytes() + b"\n"
     )
-    monkeypatch.setattr(text.byte_blocks, "__kwdefaults__", {"size": size})
+    monkeypatch.setattr(blocks.byte_blocks, "__kwdefaults__", {"size": size})
     assert rows(path) == [*TRICKY_ROWS, ("q\n\nq", "1"), ("last", "row")]
 
 
@@ -63,6 +65,9 @@ def test_blocks_of_any_size_cut_between_rows(tmp_path, monkeypatch, size):
         ("a\n1\n2\n", [("1",), ("2",)]),
         ("a,b\nNA,null\nnan,\\N\n", [(None, None), (None, None)]),
         (",b\n1,2\n", [("1", "2")]),
+        ('a,b\n"","x"\n"y",""\n', [(None, "x"), ("y", None)]),
+        ('"a\nb",c\n1,2\n', [("1", "2")]),
+        ("column_2,,y\n1,2,3\n", [("1", "2", "3")]),
     ],
 )
 def test_text_as_people_write_it(tmp_path, content, expected):
@@ -138,7 +143,7 @@ def test_pandas_of_every_kind():
     )
     out = to_frame(frame)
     assert out.row(1)[:5] == (None,) * 5
-    assert out["c"].to_list() == [7, None]
+    assert out["c"].to_list() == ["7", None]
     assert [out[c][0].hour for c in "tz"] == [5, 5]
     assert out["o"].to_list() == ["b'raw'", "3"]
 
@@ -198,6 +203,27 @@ BAD = [
     ("field twice", "t.ffm", "1 0:3:1 0:4:1\n", {"target": None}, "field 0 appears twice"),
     ("not Criteo", "t.txt", CSV, {"format": "criteo", "target": None}, "40 columns"),
     ("not Avazu", "t.csv", CSV, {"format": "avazu", "target": None}, "'hour' is missing"),
+    (
+        "stray quote",
+        "t.csv",
+        'a,b,y\n5" pipe,1,0\nv,2,1\n',
+        {},
+        r"row 1: a quote where.*quote=False",
+    ),
+    (
+        "quotes that swallow rows",
+        "t.csv",
+        'a,b,y\na"b"c,x y,"\nx y,b,5\n""x,a,a\na"b"c,a"b"c,"\n',
+        {},
+        "row 1: a quote where",
+    ),
+    ("CR alone", "t.csv", "a,b,y\ru,1,0\r", {}, "CR alone"),
+    ("long ragged cell", "t.csv", CSV + "w" * 200_000 + "\n", {}, "t.csv"),
+    ("two-letter separator", "t.csv", CSV, {"separator": "::"}, "must be one ASCII character"),
+    ("no label", "t.ffm", "0:1:1 1:2:1\n", {"target": None}, "row 1: the line has no label"),
+    ("unknown setting", "t.csv", CSV, {"colour": 1}, "'colour' is not a setting"),
+    ("weight is target", "t.csv", CSV, {"weight": "y"}, "both target and weight"),
+    ("no target", "t.csv", CSV, {"target": None}, "the target is missing"),
     ("bad format", "t.csv", CSV, {"format": "xls"}, "format='xls' is not one of"),
     ("bad weight", "t.csv", "a,w,y\nu,1,0\nv,-2,1\n", {"weight": "w"}, "row 2: weight 'w' is '-2'"),
     ("bad kind", "t.csv", CSV, {"kinds": {"a": "colour"}}, "kind 'colour' is not one of"),
@@ -236,9 +262,15 @@ def test_target_gap_with_a_known_schema_names_the_row(tmp_path):
 
 
 def test_places_without_data(tmp_path):
-    with pytest.raises(DataError, match="no such file"):
-        open_source(tmp_path / "nowhere.csv")
     (tmp_path / "empty").mkdir()
+    for nowhere in (
+        tmp_path / "nowhere.csv",
+        ["nowhere.csv"],
+        tmp_path / ("x" * 300),
+        f"{tmp_path}/*",
+    ):
+        with pytest.raises(DataError, match="no such file|cannot be read"):
+            open_source(nowhere)
     with pytest.raises(DataError, match="holds no table"):
         open_source(tmp_path / "empty")
     write(tmp_path / "a.csv", CSV)
@@ -263,3 +295,54 @@ def test_a_place_that_cannot_be_written(tmp_path):
     write(tmp_path / "file", "x")
     with pytest.raises(FieldwiseError, match="cannot write"):
         encode(write(tmp_path / "t.csv", CSV), tmp_path / "file" / "s", target="y")
+
+
+def test_a_header_longer_than_the_first_look(tmp_path):
+    names = [f"a_rather_long_name_of_a_column_{i:06d}" for i in range(2500)]
+    path = write(tmp_path / "t.csv", ",".join(names) + "\n" + ",".join("1" * 2500) + "\n")
+    assert read(path).columns == names
+
+
+def test_quotes_may_be_characters(tmp_path):
+    path = write(tmp_path / "t.csv", 'size,y\n5" pipe,0\n"6",1\n')
+    assert rows(path, quote=False) == [('5" pipe', "0"), ('"6"', "1")]
+    assert rows(write(tmp_path / "u.csv", "a\tb,c\n1\t2,3\n"), separator="\\t") == [("1", "2,3")]
+
+
+def test_quoted_numbers_are_numbers(tmp_path):
+    quoted = 'x,y\n"0.5","1"\n"","0"\n"1.5","1"\n'
+    plain = quoted.replace('"', "")
+    schemas = [
+        encode(write(tmp_path / f"{i}.csv", t), tmp_path / f"s{i}", target="y").schema
+        for i, t in enumerate((quoted, plain))
+    ]
+    assert schemas[0] == schemas[1]
+    assert schemas[0]["x"].kind == "numeric"
+
+
+def test_values_count_once_however_they_are_written(tmp_path):
+    path = write(tmp_path / "t.csv", "x,y\na,0\nb,1\na,1.0\n")
+    assert encode(path, tmp_path / "s", target="y").schema.target.classes == ("0", "1")
+
+
+def test_libffm_knows_its_target_and_its_categories(tmp_path):
+    lines = "".join(f"{i % 2} 0:{i}:1 1:{i % 2}:1 2:9:{i}.5\n" for i in range(40))
+    store = encode(write(tmp_path / "t.ffm", lines), tmp_path / "s")
+    assert [f.kind for f in store.schema.fields] == ["category", "category", "numeric"]
+    assert store.schema.target.column == "label"
+    # What was a number stays one, though in this file every value is 1; a field may be absent.
+    more = write(tmp_path / "more.ffm", "1\t0:3:1  2:9:1\n0 0:4:1 2:9:1\n")
+    store = encode(more, tmp_path / "s", append=True)
+    assert store.read(40, 42)["codes"][:, 2].tolist() == [1, 1]
+    assert store.read(40, 42)["codes"][:, 1].tolist() == [3, 3]  # missing, now seen twice
+
+
+def test_times_keep_their_fractions_as_categories():
+    frame = pl.DataFrame({"t": pl.Series([1, 2], dtype=pl.Datetime("us"))})
+    source = open_source(frame)
+    schema = infer_schema(profile(source), kinds={"t": "category"}, min_count=1)
+    assert encode_frame(frame, schema) == [[1], [2]]
+
+
+def encode_frame(frame, schema):
+    return FieldEncoder(schema=schema).fit_transform(frame).tolist()

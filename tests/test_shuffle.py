@@ -79,9 +79,19 @@ def test_the_order_is_the_same_on_every_machine(tmp_path):
     assert np.abs(np.diff(order)).mean() > 50_000 / 4
 
 
+def test_another_cursor_gives_other_rows(tmp_path):
+    store = numbered(tmp_path / "s", 300)
+    batches = Batches(store, 50, seed=1)
+    first = epoch(batches)
+    batches.cursor = Cursor(2)
+    assert epoch(batches) == epoch(Batches(store, 50, seed=2)) != first
+
+
 def test_bad_settings(tmp_path):
     store = numbered(tmp_path / "s", 5)
     with pytest.raises(SettingError, match="batch_size=0"):
         Batches(store, 0)
+    with pytest.raises(SettingError, match="seed=-1"):
+        Batches(store, 1, seed=-1)
     with pytest.raises(SettingError, match="group_rows=1"):
         Batches(store, 1, group_rows=1)

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fieldwise import FieldEncoder, SchemaError, StoreError, encode
+from fieldwise import FieldEncoder, SchemaError, SettingError, StoreError, encode
 from fieldwise.data import store as store_module
 from fieldwise.data.encoding import load_vocabulary
 from fieldwise.data.schema import Field, Schema
@@ -262,7 +262,7 @@ def test_encode_gives_the_encoders_codes(tmp_path):
     assert np.array_equal(found["codes"][:, :3], codes[:, :3])
     assert np.array_equal(found["values"][:, 0], codes[:, 3].astype(np.float32))
     assert found["target"][:, 0].tolist() == [float(v == "yes") for v in frame["bought"]]
-    assert np.array_equal(found["weight"][:, 0], frame["w"].to_numpy().astype(np.float32))
+    assert np.array_equal(found["weight"][:, 0], frame["w"].to_numpy())
     assert store.schema.target.classes == ("no", "yes")
     assert load_vocabulary(store).sizes == encoder.vocabulary_.sizes
     assert load_vocabulary(store).schema.fields == encoder.schema_.fields
@@ -292,6 +292,52 @@ def test_encode_append_refuses_another_table(tmp_path):
     assert Store(tmp_path / "s").n_rows == 3000
 
 
+def test_rows_with_one_value_of_a_numeric_target_can_be_appended(tmp_path):
+    frame = table().select("city", y="price")
+    store = encode(frame, tmp_path / "s", target="y")
+    assert encode(frame.head(1), tmp_path / "s", append=True).n_rows == store.n_rows + 1
+
+
+def test_large_targets_are_kept(tmp_path):
+    values = [1e39, 2.0**24 + 1, -1e300, 0.1]
+    frame = pl.DataFrame({"a": ["x"] * 4, "y": values, "w": [1e39, 1.0, 1e-12, 0.0]})
+    found = encode(frame, tmp_path / "s", target="y", weight="w").read(0, 4)
+    assert found["target"][:, 0].tolist() == values
+    assert found["weight"][:, 0].tolist() == frame["w"].to_list()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"target": "city"},
+        {"weight": "w"},
+        {"drop": ["shop"]},
+        {"kinds": {"shop": "numeric"}},
+        {"overwrite": True},
+        {"min_count": 9},
+    ],
+    ids=str,
+)
+def test_nothing_said_beside_a_fixed_schema_is_left_aside(tmp_path, settings):
+    store = encode(table(), tmp_path / "s", target="bought", drop=["w"])
+    with pytest.raises(SettingError):
+        encode(table(), tmp_path / "s", append=True, **settings)
+    if "overwrite" not in settings:
+        with pytest.raises(SettingError):
+            encode(table(), tmp_path / "t", schema=store.schema, **settings)
+    assert encode(table(), tmp_path / "s", append=True, target="bought").n_rows == 6000
+
+
+@pytest.mark.parametrize("missing", ["schema", "n_rows", "arrays", "block_rows"])
+def test_a_sealed_header_without_a_part(tmp_path, missing):
+    make(tmp_path / "s")
+    body = Store(tmp_path / "s").header
+    body = {k: v for k, v in body.items() if k != missing}
+    (tmp_path / "s" / "header.json").write_bytes(store_module._header_bytes(body))
+    with pytest.raises(StoreError, match="header.json is damaged"):
+        Store(tmp_path / "s")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 def test_disk_full(tmp_path):
     small = tmp_path / "small"
@@ -304,13 +350,15 @@ def test_disk_full(tmp_path):
     try:
         encode(table(500), small / "s", target="bought")
         before = Store(small / "s").read(0, 500)["codes"].copy()
+        size = sum(p.stat().st_size for p in (small / "s").iterdir())
         with pytest.raises(StoreError, match="disk is full"):
-            encode(table(30_000), small / "big", target="bought")
+            encode(table(30_000), small / "deep" / "big", target="bought")
         with pytest.raises(StoreError, match="disk is full"):
             encode(table(30_000), small / "s", append=True)
         with pytest.raises(StoreError, match="disk is full"):
             encode(table(30_000), small / "s", target="bought", overwrite=True)
         assert [p.name for p in small.iterdir()] == ["s"]
+        assert sum(p.stat().st_size for p in (small / "s").iterdir()) == size
         assert np.array_equal(Store(small / "s").read(0, 500)["codes"], before)
     finally:
         subprocess.run(["umount", str(small)], check=True)

@@ -37,6 +37,9 @@ Kind = Annotated[
         "linear. Repeatable."
     ),
 ]
+NoQuotes = Annotated[
+    bool, typer.Option("--no-quotes", help="A quote in text is a character like any other.")
+]
 Separator = Annotated[
     str | None, typer.Option(help="Between cells of text, if not found by itself.")
 ]
@@ -88,6 +91,7 @@ def inspect(
     drop: Drop = None,
     kind: Kind = None,
     separator: Separator = None,
+    no_quotes: NoQuotes = False,
     min_count: MinCount = None,
     rank: Annotated[int, typer.Option(min=0, help="Rank the cost is worked out for.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -102,6 +106,7 @@ def inspect(
         drop=drop or [],
         kinds=_kinds(kind),
         separator=separator,
+        quote=not no_quotes,
         min_count=min_count,
         rank=rank,
         show=None if not as_json else False,
@@ -153,6 +158,7 @@ def encode(
     kind: Kind = None,
     weight: Weight = None,
     separator: Separator = None,
+    no_quotes: NoQuotes = False,
     min_count: MinCount = None,
     unseen: Annotated[
         str | None, typer.Option(help="For values never seen: mean, rare or error.")
@@ -168,27 +174,28 @@ def encode(
     from .data import encode as encode_table
     from .data import load_vocabulary
 
-    if target is None and not append and format not in ("criteo", "avazu", "libffm", "libsvm"):
-        raise SettingError(
-            "--target is missing: name the column to learn (criteo and avazu know it)"
-        )
     started = time.perf_counter()
-    store = encode_table(
-        _locate(data),
-        out,
-        target=target,
-        format=format,
-        drop=drop or [],
-        kinds=_kinds(kind),
-        weight=weight,
-        separator=separator,
-        overwrite=overwrite,
-        append=append,
-        show=False if quiet else None,
-        min_count=min_count,
-        unseen=unseen,
-        n_bins=bins,
-    )
+    try:
+        store = encode_table(
+            _locate(data),
+            out,
+            target=target,
+            format=format,
+            drop=drop or [],
+            kinds=_kinds(kind),
+            weight=weight,
+            separator=separator,
+            quote=not no_quotes,
+            overwrite=overwrite,
+            append=append,
+            show=False if quiet else None,
+            min_count=min_count,
+            unseen=unseen,
+            n_bins=bins,
+        )
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; {out} is as it was before", err=True)
+        raise typer.Exit(130) from None
     if not quiet:
         seconds = time.perf_counter() - started
         sizes = load_vocabulary(store).sizes
@@ -205,9 +212,9 @@ def main() -> None:
     except FieldwiseError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("interrupted; nothing was written", err=True)
-        sys.exit(130)
+    except OSError as error:
+        typer.echo(f"error: {error.filename or ''}: {error.strerror or error}", err=True)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -37,8 +37,9 @@ class Source(Protocol):
 
     name: str
     columns: list[str]
-    is_text: bool  # every column comes as text, whatever it means
     total: float | None  # of `Chunk.done`, where it is known beforehand
+    target: str | None  # the column to learn, where the format says which
+    kinds: Mapping[str, str]  # of columns, where the format says so
 
     def chunks(self) -> Iterator[Chunk]: ...
 

@@ -16,7 +16,7 @@ from .chunks import Chunk, Source
 from .frames import to_frame
 from .learn import Learner
 from .profiling import infer_schema, profile
-from .readers import open_source
+from .readers import is_source, open_source
 from .schema import Schema, check_names
 from .vocabulary import Vocabulary
 
@@ -67,7 +67,10 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None) -> FieldEncoder:
         """Learn the fields of X: a frame, an array, a path or anything `open_source` takes."""
+        self._columns: list[str] = []
         source = self._source(X, reset=True)
+        if self.schema is not None:
+            check_names(self.schema.columns, source.columns, "column")
         schema = self.schema or infer_schema(
             profile(source, columns=[c for c in source.columns if c not in set(self.drop)]),
             kinds=self.kinds,
@@ -113,7 +116,10 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Missing, rare and unseen give null, a bin its middle, a linear field its value.
         """
         check_is_fitted(self)
-        array = np.asarray(to_frame(X).to_numpy() if hasattr(X, "columns") else X)
+        try:
+            array = np.asarray(to_frame(X).to_numpy() if hasattr(X, "columns") else X, np.float64)
+        except ValueError as error:
+            raise DataError(f"codes must be numbers: {error}") from error
         if array.ndim != 2 or array.shape[1] != len(self.schema_):
             raise DataError(f"codes of shape {array.shape}; expected (n, {len(self.schema_)})")
         linear = self.schema_.linear
@@ -138,7 +144,7 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.schema_.names, dtype=object)
 
     def _source(self, X: Any, *, reset: bool) -> Source:
-        if isinstance(X, (str, Path)) or hasattr(X, "is_text"):
+        if isinstance(X, (str, Path)) or is_source(X):
             source = open_source(X)
             if reset:
                 self.n_features_in_ = len(source.columns)
@@ -146,8 +152,8 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             else:
                 check_names(self.schema_.columns, source.columns, "column")
         else:
-            if isinstance(X, pl.LazyFrame):
-                X = X.collect()
+            if isinstance(X, (pl.LazyFrame, Mapping)) and not hasattr(X, "toarray"):
+                X = to_frame(X)
             shape: tuple[int, ...] = getattr(X, "shape", ())
             if len(shape) == 2 and 0 in shape:
                 what = "sample(s)" if shape[0] == 0 else "feature(s)"
@@ -157,6 +163,9 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 )
             frame = to_frame(X)  # before scikit-learn looks, for our own errors
             validate_data(self, X, reset=reset, skip_check_array=True)
+            if not reset and not set(self._columns) & set(frame.columns):
+                frame.columns = self._columns  # an array, after names were learned
+            check_names(self.schema_.columns if not reset else [], frame.columns, "column")
             source = open_source(frame)
         if reset:
             self._columns = list(source.columns)

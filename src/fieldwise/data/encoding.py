@@ -7,23 +7,26 @@ known: provisional numbers are written beside the store and turned into codes in
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from ..errors import DataError, SchemaError, StoreError
+from ..errors import DataError, SchemaError, SettingError, StoreError
 from ..progress import progress
 from .chunks import Chunk, Source, ahead
-from .keys import Keys, as_number
+from .keys import Keys
 from .learn import Learner, Provisional
 from .profiling import infer_schema, profile
 from .readers import format_schema, open_source
 from .schema import Field, Schema, Target, check_names
 from .store import Store, StoreWriter, disk_errors
 from .text import NULL_WORDS
+from .values import numbers_of
 from .vocabulary import Vocabulary
 
 __all__ = ["encode", "load_vocabulary", "schema_of"]
@@ -32,22 +35,20 @@ __all__ = ["encode", "load_vocabulary", "schema_of"]
 class _TargetReader:
     """Turns the target column into provisional numbers, and at the end into the stored ones."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, *, may_be_constant: bool) -> None:
         self.target = target
-        self._keys = Keys(Field(name=target.column, dtype=target.dtype))
-        for known in target.classes:
-            self._keys.ids(pl.Series([known]))
-        self._seen: set[int] = set()
+        self._may_be_constant = may_be_constant
+        known = pl.Series(target.classes, dtype=pl.String)
+        self._keys = Keys(Field(name=target.column, dtype=target.dtype), known)
+        self._seen: set[float] = set()
 
     def add(self, chunk: Chunk) -> np.ndarray:
         column = chunk.frame[self.target.column]
         if self.target.kind == "classes":
-            out = self._keys.ids(column)
+            out = self._keys.ids(chunk).astype(np.float64)
             missing = out == 0
-            self._seen |= set(np.unique(out).tolist())
-            out = out.astype(np.float64)
         else:
-            out = as_number(column)
+            out = numbers_of(chunk, self.target.column)
             missing = ~np.isfinite(out)
         if missing.any():
             row = int(np.argmax(missing))
@@ -56,40 +57,40 @@ class _TargetReader:
             raise DataError(
                 f"{chunk.locate(row)}: target {self.target.column!r} {what}; drop such rows first"
             )
-        if self.target.kind == "numeric" and len(self._seen) < 2:
+        if len(self._seen) < 2:
             self._seen |= set(np.unique(out)[:2].tolist())
         return out
 
     def finish(self) -> Target:
-        if len(self._seen) < 2 and not self.target.classes:
+        if len(self._seen) < 2 and not self._may_be_constant:
             raise DataError(
                 f"target {self.target.column!r} has the same value in every row: nothing to learn"
             )
         if self.target.kind == "numeric":
             return self.target
-        found = self._keys.values().to_frame("key")
-        number = pl.col("key").cast(pl.Float64, strict=False)
-        order = [number, "key"] if self.target.dtype in ("integer", "float") else ["key"]
-        new = found.filter(~pl.col("key").is_in(list(self.target.classes))).sort(order)
-        if self.target.classes and new.height:
+        found = self._keys.values()
+        known = self.target.classes
+        if known and len(found) > len(known):
             raise DataError(
-                f"target {self.target.column!r} holds {new['key'][0]!r}, which is not one of the "
-                f"classes {list(self.target.classes)} seen before"
+                f"target {self.target.column!r} holds {found[len(known)]!r}, which is not one of "
+                f"the classes {list(known)} seen before"
             )
-        classes = self.target.classes or tuple(new["key"].to_list())
-        self._position = np.zeros(len(classes) + 1)
-        for position, key in enumerate(classes):
-            self._position[int(self._keys.ids(pl.Series([key]))[0])] = position
-        return replace(self.target, classes=classes)
+        number = pl.col("key").cast(pl.Float64, strict=False)
+        order = [number, pl.col("key")] if self.target.dtype in ("integer", "float") else ["key"]
+        ranked = found.to_frame("key").with_row_index("id", offset=1)
+        ranked = ranked if known else ranked.sort(order)
+        self._position = np.zeros(len(found) + 1)
+        self._position[ranked["id"].to_numpy()] = np.arange(len(found))
+        return replace(self.target, classes=tuple(ranked["key"].to_list()))
 
     def settle(self, numbers: np.ndarray) -> np.ndarray:
         if self.target.kind == "numeric":
-            return numbers.astype(np.float32)
-        return self._position[numbers.astype(np.int64)].astype(np.float32)
+            return numbers
+        return self._position[numbers.astype(np.int64)]
 
 
 def _weights(chunk: Chunk, name: str) -> np.ndarray:
-    out = as_number(chunk.frame[name])
+    out = numbers_of(chunk, name)
     bad = ~(np.isfinite(out) & (out >= 0))
     if bad.any():
         row = int(np.argmax(bad))
@@ -126,7 +127,8 @@ class _Spool:
             yield out
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # on a full disk closing writes, and fails, once more
+            self._file.close()
         self.path.unlink(missing_ok=True)
 
 
@@ -144,20 +146,34 @@ def schema_of(
     """The schema of a named format, or the one inferred from a look at every column."""
     settings = {k: v for k, v in settings.items() if v is not None}
     known = format_schema(format)
-    if known is None:
-        if format in ("libffm", "libsvm"):
-            target = target or "label"
-        check_names([*drop, *([target] if target else [])], source.columns, "column")
-        columns = profile(source, columns=[c for c in source.columns if c not in drop], show=show)
-        schema = infer_schema(columns, target=target, weight=weight, kinds=kinds, **settings)
-        return replace(schema, dropped=tuple(drop))
-    if target not in (None, known.target.column if known.target else None):
-        raise SchemaError(f"{format} knows its target, {known.target.column!r}; leave it out")  # type: ignore[union-attr]
-    if kinds:
-        raise SchemaError(f"{format} knows its columns; leave kinds out or read it as csv")
+    if known is not None:
+        if kinds:
+            raise SchemaError(f"{format} knows its columns; leave kinds out or read it as csv")
+        known = _named(known, format, source, target, drop)
+        return replace(known, weight=weight).with_fields(**settings)
+    target = target or source.target
+    check_names([*drop, *([target] if target else [])], source.columns, "column")
+    looked_at = profile(source, columns=[c for c in source.columns if c not in drop], show=show)
+    schema = infer_schema(looked_at, target=target, weight=weight, kinds=kinds, **settings)
+    return replace(schema, dropped=tuple(drop))
+
+
+def _named(
+    known: Schema,
+    format: str,
+    source: Source,
+    target: str | None,
+    drop: Sequence[str],
+) -> Schema:
+    """A format's own schema, less what is dropped."""
+    label = known.target.column if known.target else None
+    if target not in (None, label):
+        raise SchemaError(f"{format} knows its target, {label!r}; leave it out or read it as csv")
+    if label in drop:
+        raise SchemaError(f"column {label!r} is the target of {format} and cannot be dropped")
+    check_names(drop, source.columns, "column in drop")
     kept = tuple(f for f in known.fields if f.name not in drop)
-    known = replace(known, fields=kept, dropped=(*known.dropped, *drop), weight=weight)
-    return known.with_fields(**settings) if settings else known
+    return replace(known, fields=kept, dropped=(*known.dropped, *drop))
 
 
 def encode(
@@ -171,6 +187,7 @@ def encode(
     drop: Sequence[str] = (),
     kinds: Mapping[str, str] | None = None,
     separator: str | None = None,
+    quote: bool = True,
     null_words: Sequence[str] = NULL_WORDS,
     overwrite: bool = False,
     append: bool = False,
@@ -182,24 +199,31 @@ def encode(
     `append=True` adds rows to a store that is there: its codes stay, new categories come after.
     `settings` (min_count, unseen, n_bins) hold for all fields; see `infer_schema`.
     """
-    source = open_source(data, format=format, separator=separator, null_words=null_words)
     start = None
     if append:
         store = Store(out)
         if schema is not None:
             store.require(schema)
         schema, start = store.schema, load_vocabulary(store)
-    elif schema is None:
-        schema = schema_of(
-            source,
-            format=format,
-            target=target,
-            weight=weight,
-            drop=drop,
-            kinds=kinds,
-            show=show,
-            **settings,
-        )
+    if schema is not None:
+        given = {"drop": list(drop), "kinds": kinds, "overwrite": append and overwrite, **settings}
+        _nothing_else(schema, target, weight, given)
+    source = open_source(
+        data,
+        format=format,
+        separator=separator,
+        quote=quote,
+        null_words=null_words,
+        schema=schema,
+    )
+    if schema is None:
+        if target is None and source.target is None and format_schema(format) is None:
+            raise SettingError(
+                f"the target is missing: name the column to learn, one of "
+                f"{', '.join(source.columns[:8])}"
+            )
+        about = {"target": target, "weight": weight, "drop": drop, "kinds": kinds, **settings}
+        schema = schema_of(source, format=format, show=show, **about)
     roles = [schema.target.column if schema.target else None, schema.weight]
     check_names([*schema.columns, *(r for r in roles if r)], source.columns, "column")
     widths = {
@@ -209,13 +233,27 @@ def encode(
         "weight": int(schema.weight is not None),
     }
     writer = (
-        StoreWriter.append(Store(out))
+        StoreWriter.append(store)
         if append
         else StoreWriter.create(out, widths, overwrite=overwrite)
     )
     with writer:
         _write(source, schema, writer, start, show=show)
     return Store(out)
+
+
+def _nothing_else(
+    schema: Schema, target: str | None, weight: str | None, given: dict[str, Any]
+) -> None:
+    """A schema has the last word: what is said beside it must not be silently left aside."""
+    label = schema.target.column if schema.target else None
+    if target not in (None, label):
+        raise SettingError(f"target={target!r}, but the schema's target is {label!r}")
+    if weight not in (None, schema.weight):
+        raise SettingError(f"weight={weight!r}, but the schema's weight is {schema.weight!r}")
+    for name, value in given.items():
+        if value:
+            raise SettingError(f"{name}={value!r} has no say beside a schema that is fixed")
 
 
 def _write(
@@ -227,7 +265,8 @@ def _write(
     show: bool | None,
 ) -> None:
     learner = Learner(schema, start)
-    target = _TargetReader(schema.target) if schema.target else None
+    reader = partial(_TargetReader, may_be_constant=start is not None)
+    target = reader(schema.target) if schema.target else None
     with disk_errors(writer.path):
         spool = _Spool(writer.path)
     n_rows = 0

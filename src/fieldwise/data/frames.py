@@ -6,37 +6,63 @@ objects becomes text instead of an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from ..errors import DataError, SchemaError
+from ..errors import DataError, FieldwiseError, SchemaError
 from .chunks import CHUNK_ROWS, Chunk
+from .values import number_text
 
 __all__ = ["FrameSource", "LazySource", "column_names", "to_frame"]
 
 
 def to_frame(data: Any) -> pl.DataFrame:
     """The table as a polars frame; columns without names are x0, x1, ..."""
-    if isinstance(data, pl.DataFrame):
-        return data
-    if isinstance(data, pl.LazyFrame):
-        return data.collect()
     if hasattr(data, "toarray"):
         raise TypeError(
             "a sparse matrix is not a table of fields; pass the original columns, "
             "or a dense array with X.toarray()"
         )
+    try:
+        return _to_frame(data)
+    except FieldwiseError:
+        raise
+    except (pl.exceptions.PolarsError, ValueError, TypeError, OverflowError) as error:
+        raise DataError(f"the table cannot be read: {error}") from error
+
+
+def _to_frame(data: Any) -> pl.DataFrame:
+    if isinstance(data, pl.DataFrame):
+        return data
+    if isinstance(data, pl.LazyFrame):
+        return data.collect()
     if type(data).__module__.split(".")[0] == "pandas":
         return _from_pandas(data)
     if isinstance(data, Mapping):
-        return pl.DataFrame({str(k): _series(str(k), v) for k, v in data.items()})
+        return pl.DataFrame([_series(str(k), v) for k, v in data.items()])
     if hasattr(data, "__arrow_c_stream__"):
-        _no_duplicates(list(getattr(data, "column_names", [])))
-        return pl.DataFrame(data)
+        return _from_arrow(data)
     return _from_array(data)
+
+
+def _from_arrow(data: Any) -> pl.DataFrame:
+    """Dictionary columns are categories, whatever their values are."""
+    schema: Any = getattr(data, "schema", None)
+    fields = list(schema) if hasattr(schema, "names") else []
+    _no_duplicates([f.name for f in fields])
+    frame = pl.DataFrame(data)
+    coded = [f.name for f in fields if str(f.type).startswith("dictionary<")]
+    return frame.with_columns([_category(frame[name]) for name in coded])
+
+
+def _category(column: pl.Series) -> pl.Series:
+    if column.dtype.is_float():
+        column = number_text(column)
+    return column.cast(pl.String).cast(pl.Categorical)
 
 
 def _from_pandas(data: Any) -> pl.DataFrame:
@@ -61,44 +87,71 @@ def _no_duplicates(names: list[str]) -> None:
 def _pandas_column(name: str, column: Any) -> pl.Series:
     dtype = column.dtype
     kind = getattr(dtype, "kind", "O")
-    if isinstance(dtype, np.dtype) and kind in "biufM":
-        return pl.Series(name, column.to_numpy(), nan_to_null=kind == "f")
+    if isinstance(dtype, np.dtype) and kind in "biufMm":
+        return _series(name, column.to_numpy())
     if type(dtype).__name__ == "CategoricalDtype":
         codes = pl.Series(column.cat.codes.to_numpy().astype(np.int64))
-        labels = _series(name, column.cat.categories.tolist())
+        labels = _category(_series(name, column.cat.categories.tolist()))
         return labels.gather(codes.set(codes < 0, None).cast(pl.UInt32)).alias(name)
     if type(dtype).__name__ == "DatetimeTZDtype":
-        return pl.Series(name, column.dt.tz_localize(None).to_numpy())
+        return _series(name, column.dt.tz_localize(None).to_numpy())
+    missing = column.isna().to_numpy()
     if kind in "biuf":  # pandas' own nullable numbers
-        missing = pl.Series(column.isna().to_numpy())
-        return pl.Series(name, column.fillna(False if kind == "b" else 0).to_numpy()).set(
-            missing, None
-        )
+        filled = column.fillna(False if kind == "b" else 0).to_numpy()
+        filled = filled.astype(bool) if kind == "b" else filled
+        return pl.Series(name, filled).set(pl.Series(missing), None)
     values = column.to_numpy(dtype=object, copy=True)
-    values[column.isna().to_numpy()] = None
+    values[missing] = None
     return _series(name, values.tolist())
+
+
+def _is_missing(value: Any) -> bool:
+    """None, NaN, and pandas' NA and NaT."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, (float, np.floating)) and bool(value != value)
 
 
 def _series(name: str, values: Any) -> pl.Series:
     """A column; a mixture of types becomes text."""
-    if isinstance(values, np.ndarray) and values.dtype != object:
-        if values.dtype.kind == "U":
-            values = values.tolist()
-        return pl.Series(name, values)
-    values = [None if v is None or v != v else v for v in values]
-    kinds = {type(v) for v in values if v is not None}
-    if len(kinds) > 1 and not kinds <= {int, float}:
-        return pl.Series(name, [v if v is None else str(v) for v in values], dtype=pl.String)
+    if isinstance(values, np.ma.MaskedArray):
+        masked = pl.Series(np.ma.getmaskarray(values))
+        return _series(name, values.data).set(masked, None)
+    if isinstance(values, (np.ndarray, pl.Series)) and values.dtype not in (object, pl.Object):
+        return _typed_series(name, values)
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise DataError(f"column {name!r} is {values!r}; it should hold a value a row")
+    items = [None if _is_missing(v) else v for v in values]
+    kinds = {type(v) for v in items if v is not None}
     try:
-        return pl.Series(name, values)
+        if len(kinds) <= 1 or kinds <= {int, float}:
+            column = pl.Series(name, items)
+            if column.dtype != pl.Object:
+                return column
     except (TypeError, OverflowError, pl.exceptions.PolarsError):
-        return pl.Series(name, [v if v is None else str(v) for v in values], dtype=pl.String)
+        pass  # no type of polars holds them all; text does
+    return pl.Series(name, [v if v is None else str(v) for v in items], dtype=pl.String)
+
+
+def _typed_series(name: str, values: Any) -> pl.Series:
+    if isinstance(values, pl.Series):
+        return values.alias(name)
+    kind = values.dtype.kind
+    if kind == "U":
+        return pl.Series(name, values.tolist(), dtype=pl.String)
+    if kind == "S":
+        return pl.Series(name, [v.decode("utf-8") for v in values.tolist()], dtype=pl.String)
+    if kind in "Mm":  # polars knows no seconds and no years
+        values = values.astype(f"{'datetime' if kind == 'M' else 'timedelta'}64[us]")
+    elif values.dtype.itemsize > 8 and kind == "f":
+        values = values.astype(np.float64)
+    return pl.Series(name, np.ascontiguousarray(values), nan_to_null=kind == "f")
 
 
 def _from_array(data: Any) -> pl.DataFrame:
-    array = np.asarray(data)
+    array = data if isinstance(data, np.ndarray) else np.asarray(data)
     if array.dtype.names is not None:
-        return pl.DataFrame(array)
+        return pl.DataFrame([_series(n, array[n]) for n in array.dtype.names])
     if array.ndim != 2:
         raise DataError(
             f"expected 2D array, got {array.ndim}D array instead; a table has rows and columns. "
@@ -107,17 +160,14 @@ def _from_array(data: Any) -> pl.DataFrame:
         )
     if array.dtype.kind == "c":
         raise DataError("Complex data not supported: a field takes text or real numbers")
-    return pl.DataFrame([_series(f"x{j}", _plain(array[:, j])) for j in range(array.shape[1])])
-
-
-def _plain(column: np.ndarray) -> Any:
-    return column.tolist() if column.dtype.kind in "OSU" else np.ascontiguousarray(column)
+    return pl.DataFrame([_series(f"x{j}", array[:, j]) for j in range(array.shape[1])])
 
 
 class FrameSource:
     """A frame in memory, handed out in slices."""
 
-    is_text = False
+    target: str | None = None
+    kinds: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, data: Any) -> None:
         self.frame = to_frame(data)
@@ -138,7 +188,8 @@ class FrameSource:
 class LazySource:
     """polars' lazy frames (Parquet, Arrow, queries), streamed; `parts` are (name, frame)."""
 
-    is_text = False
+    target: str | None = None
+    kinds: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, parts: list[tuple[str, pl.LazyFrame]]) -> None:
         self._parts = parts

@@ -21,18 +21,18 @@ def inspect_table(
     drop: Sequence[str] = (),
     kinds: Mapping[str, str] | None = None,
     separator: str | None = None,
+    quote: bool = True,
     min_count: int | None = None,
     rank: int = 8,
     show: bool | None = False,
 ) -> dict[str, Any]:
     """Columns with kind, distinct values, missing and rare shares; and what a model would cost."""
-    source = open_source(data, format=format, separator=separator)
+    source = open_source(data, format=format, separator=separator, quote=quote)
     known = format_schema(format, min_count)
     if known is not None:
         target = target or (known.target.column if known.target else None)
         drop = [*known.dropped, *drop]
-    elif format in ("libffm", "libsvm"):
-        target = target or "label"
+    target = target or source.target
     check_names([*drop, *([target] if target else [])], source.columns, "column")
     profiles = profile(source, columns=[c for c in source.columns if c not in drop], show=show)
     if known is None:

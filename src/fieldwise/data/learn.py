@@ -15,16 +15,15 @@ from math import isqrt
 import numpy as np
 import polars as pl
 
-from ..errors import DataError, SchemaError
+from ..errors import SchemaError
 from .chunks import Chunk, in_parallel
-from .keys import Keys, as_number
+from .keys import Keys
 from .numbers import ExactSum, Histogram, bin_of
 from .schema import Field, Schema
+from .values import linear_numbers, numbers_of
 from .vocabulary import FieldVocabulary, Vocabulary, bin_entries, sort_by_value
 
 __all__ = ["Learner", "Provisional"]
-
-LARGEST_LINEAR = 1e150  # its square is still finite
 
 
 @dataclass
@@ -49,7 +48,7 @@ class _Counted:
         self._counts = np.zeros(1, dtype=np.int64)
 
     def add(self, chunk: Chunk) -> np.ndarray:
-        ids = self._keys.ids(chunk.frame[self.field.column])
+        ids = self._keys.ids(chunk)
         counts = np.bincount(ids, minlength=max(self._keys.size, len(self._counts)))
         counts[: len(self._counts)] += self._counts
         self._counts = counts
@@ -114,7 +113,7 @@ class _Binned:
             self._missing = int(counts[len(self._counts) :].sum())
 
     def add(self, chunk: Chunk) -> np.ndarray:
-        number = numbers_of(chunk, self.field)
+        number = numbers_of(chunk, self.field.column)
         missing = np.isnan(number)
         self._missing += int(missing.sum())
         if self._histogram is not None:
@@ -153,18 +152,11 @@ class _Linear:
             self._seen += start.counts()
 
     def add(self, chunk: Chunk) -> np.ndarray:
-        number = numbers_of(chunk, self.field)
+        number = linear_numbers(chunk, self.field.column)
         missing = np.isnan(number)
-        large = ~missing & ~(np.abs(number) < LARGEST_LINEAR)
-        if large.any():
-            row = int(np.argmax(large))
-            raise DataError(
-                f"{chunk.locate(row)}: column {self.field.column!r} holds {number[row]:g}, which a "
-                "linear field cannot take; use binning='quantile', where it falls into an end bin"
-            )
         finite = number[~missing]
         self._sum.add(finite)
-        self._squares.add(finite * finite)
+        self._squares.add_squares(finite)
         self._seen += (len(finite), int(missing.sum()))
         return number
 
@@ -187,28 +179,6 @@ class _Linear:
 
     def settle(self, numbers: np.ndarray) -> np.ndarray:
         return np.isnan(numbers).astype(np.int32)
-
-
-def numbers_of(chunk: Chunk, field: Field) -> np.ndarray:
-    """The column as float64, NaN for missing; text that is no number is an error."""
-    column = chunk.frame[field.column]
-    if column.dtype.is_temporal():
-        raise SchemaError(f"column {field.column!r} holds {column.dtype}, not numbers")
-    number = as_number(column)
-    if column.dtype == pl.String:
-        text = column.str.strip_chars()
-        bad = (
-            np.isnan(number)
-            & ~text.str.to_lowercase().is_in(["nan", ""]).fill_null(True).to_numpy()
-        )
-        if bad.any():
-            row = int(np.argmax(bad))
-            raise DataError(
-                f"{chunk.locate(row)}: column {field.column!r} is numeric but holds "
-                f"{column[row]!r}; make it a category (kinds={{{field.column!r}: 'category'}}) "
-                "or mend the value"
-            )
-    return number
 
 
 class Learner:
@@ -253,8 +223,7 @@ class Learner:
             codes[:, j] = self._fields[j].settle(row)
             known = vocabulary.fields[j]
             if known.field.is_linear:
-                value = (row - known.center) / known.scale
-                values[:, k] = np.where(np.isnan(row), 1.0, value)
+                values[:, k] = known.scaled(row)
                 k += 1
         return codes, values
 

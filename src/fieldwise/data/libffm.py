@@ -8,14 +8,15 @@ writes them) give a column a position; anything else a numeric column an index.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
 
 from ..errors import DataError
+from .blocks import byte_blocks, text_head
 from .chunks import Chunk
-from .text import byte_blocks, text_head
+from .schema import Schema
 
 __all__ = ["LibffmSource"]
 
@@ -25,16 +26,31 @@ MOST_COLUMNS = 4096
 class LibffmSource:
     """One or more files; the first column is `label`. A first pass finds the columns."""
 
-    is_text = True
+    target: str | None = "label"
 
-    def __init__(self, paths: Sequence[Path], *, with_fields: bool) -> None:
+    def __init__(
+        self, paths: Sequence[Path], *, with_fields: bool, schema: Schema | None = None
+    ) -> None:
+        """`schema` says what the columns are where that was decided before."""
         self.paths = list(paths)
         self.name = str(self.paths[0]) if len(self.paths) == 1 else f"{len(self.paths)} files"
         self._with_fields = with_fields
         for path in self.paths:
             text_head(path)
         self.total: float | None = float(sum(p.stat().st_size for p in self.paths))
-        self._survey()
+        self._numeric: set[int]
+        self._names: dict[int, str]
+        self.kinds: Mapping[str, str]
+        if schema is None:
+            self._survey()
+        else:
+            names = {int(c[1:]): c for c in schema.columns if c[1:].isdigit()}
+            self._names = names
+            self._numeric = {k for k, c in names.items() if schema[c].kind == "numeric"}
+            self._positional = not with_fields and not self._numeric
+        self.kinds = {
+            n: "numeric" if k in self._numeric else "category" for k, n in self._names.items()
+        }
         if len(self._names) > MOST_COLUMNS:
             raise DataError(
                 f"{self.name}: {len(self._names):,} columns; at most {MOST_COLUMNS:,} are read. "
@@ -74,7 +90,7 @@ class LibffmSource:
         if self._positional:
             width = widths.pop()
             self._names = {j: f"f{j}" for j in range(width)}
-            self._numeric: set[int] = set()
+            self._numeric = set()
             return
         if self._with_fields:
             bad = found.filter(pl.col("valued") & ~pl.col("single"))
@@ -95,12 +111,18 @@ class LibffmSource:
             first, done = 0, 0.0
             for block, done in byte_blocks(path, quote=False):
                 text = pl.Series("line", block.decode("utf-8", "replace").splitlines())
-                text = text.str.strip_chars()
+                text = text.str.replace_all(r"\s+", " ").str.strip_chars()
                 lines = text.filter(text != "").to_frame()
                 if lines.height == 0:
                     continue
                 parts = lines.select(pl.col("line").str.split(" ")).with_row_index("row")
                 label = parts.select(pl.col("line").list.first())["line"]
+                bare = label.str.contains(":").arg_true()
+                if len(bare):
+                    raise DataError(
+                        f"{path}, row {first + bare[0] + 1:,}: the line has no label before "
+                        f"{label[bare[0]]!r}"
+                    )
                 entries = (
                     parts.select("row", pl.col("line").list.slice(1))
                     .explode("line", empty_as_null=False)

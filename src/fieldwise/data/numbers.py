@@ -63,26 +63,32 @@ class Histogram:
 
     def counts(self, edges: tuple[float, ...]) -> np.ndarray:
         """How many values fall into each bin of `edges`, which `edges()` gave."""
-        bins = bin_of(_unordered(self._keys << self._dropped), edges)
+        bins = bin_of(self._starts(), edges)
         out = np.zeros(len(edges) + 1, dtype=np.int64)
         np.add.at(out, bins, self._counts)
         return out
 
+    def _starts(self) -> np.ndarray:
+        """The least value of every key; dropped bits must not lead below minus infinity."""
+        lowest = _ordered(np.array([-np.inf]))
+        return _unordered(np.maximum(self._keys << self._dropped, lowest))
+
     def edges(self, n_bins: int) -> tuple[float, ...]:
         """Where the next bin starts: equal counts as far as repeated values allow.
 
-        At most n_bins distinct values: a bin each.
+        At most n_bins distinct values: a bin each. One value alone is an edge, so that its bin
+        knows it.
         """
-        if len(self._keys) < 2:
+        if n_bins == 1 or not len(self._keys):
             return ()
         if len(self._keys) <= n_bins:
-            starts = np.arange(1, len(self._keys))
+            starts = np.arange(min(1, len(self._keys) - 1), len(self._keys))
         else:
             below = np.cumsum(self._counts)
             ranks = np.array([int(below[-1]) * k // n_bins for k in range(1, n_bins)])
             starts = np.unique(np.searchsorted(below, ranks) + 1)
             starts = starts[starts < len(self._keys)]
-        edges = _unordered(self._keys[starts] << self._dropped)
+        edges = self._starts()[starts]
         return tuple(float(e) for e in np.unique(edges[np.isfinite(edges)]))
 
 
@@ -104,6 +110,15 @@ class ExactSum:
         lows = np.bincount(where, weights=low)
         for level, h, lo in zip(levels.tolist(), highs.tolist(), lows.tolist(), strict=True):
             self._total += ((int(h) << 26) + int(lo)) << (level + self._UNIT - 53)
+
+    def add_squares(self, values: np.ndarray) -> None:
+        """The squares, each as the rounded product and what rounding left out (Dekker)."""
+        square = values * values
+        high = values * 134217729.0  # 2^27 + 1 splits 53 digits in two halves
+        high = high - (high - values)
+        low = values - high
+        self.add(square)
+        self.add(((high * high - square) + 2 * high * low) + low * low)
 
     def value(self) -> Fraction:
         return Fraction(self._total, 1 << self._UNIT)

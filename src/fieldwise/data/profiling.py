@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,17 @@ import polars as pl
 
 from ..errors import DataError, SchemaError
 from ..progress import progress
-from .chunks import Source, ahead, in_parallel
+from .chunks import Chunk, Source, ahead, in_parallel
 from .keys import Keys
 from .schema import Field, Schema, Target, check_names
+from .values import field_keys
 
 __all__ = ["ColumnProfile", "infer_schema", "profile"]
 
 # A column of fractions with more distinct values than this is numeric whatever follows.
 FRACTIONS = 1 << 16
 WHOLE = r"^\s*[+-]?(0|[1-9][0-9]*)(\.0*)?\s*$"  # 007 is a name, not a number
+DATE = r"^\d{4}-\d{2}-\d{2}"
 CLOCK = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}"
 KIND_WORDS = ("category", "numeric", "time", "quantile", "log2", "linear")
 
@@ -43,10 +46,14 @@ class ColumnProfile:
     n_missing: int
     n_distinct: int | None  # None: too many to count, and numeric
     counts: np.ndarray  # of the distinct values, missing aside; empty where not counted
+    is_dated: bool = False  # every value begins with an ISO date
+    known_kind: str | None = None  # what the format says it is
 
     @property
     def kind(self) -> str:
         """category, numeric or time"""
+        if self.known_kind is not None:
+            return self.known_kind
         if self.dtype in ("date", "time"):
             return "time"
         if self.dtype == "float":
@@ -66,21 +73,23 @@ class ColumnProfile:
 class _Look:
     """Gathers one column's profile."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, known_kind: str | None) -> None:
         self.name = name
+        self._known_kind = known_kind
         self.n_rows = self.n_missing = 0
         self._keys: Keys | None = Keys(Field(name=name))
         self._counts = np.zeros(1, dtype=np.int64)
         self._typed: set[str] = set()  # what typed columns say of themselves
         self._seen = 1
-        self._could_be = dict.fromkeys(("whole", "number", "boolean", "clock"), True)
+        self._could_be = dict.fromkeys(("whole", "number", "boolean", "date", "clock"), True)
 
-    def add(self, column: pl.Series) -> None:
+    def add(self, chunk: Chunk) -> None:
+        column = chunk.frame[self.name]
         self.n_rows += len(column)
         said = _typed(column)
         self._typed.add(said)
         if said == "float":
-            column = column.fill_nan(None)
+            column = column.cast(pl.Float64).fill_nan(None)
         elif said == "empty":
             self.n_missing += len(column)
             return
@@ -91,7 +100,7 @@ class _Look:
             if said == "text":
                 self._judge(column.drop_nulls().unique())
             return
-        ids = self._keys.ids(column)
+        ids = self._keys.ids(chunk)
         counts = np.bincount(ids, minlength=max(self._keys.size, len(self._counts)))
         self.n_missing += int(counts[0])
         counts[: len(self._counts)] += self._counts
@@ -116,6 +125,8 @@ class _Look:
                 could["number"] = not named and number.null_count() == 0
             if could["boolean"]:
                 could["boolean"] = bool(fresh.str.to_lowercase().is_in(["true", "false"]).all())
+            if could["date"]:
+                could["date"] = bool(fresh.str.contains(DATE).all())
             if could["clock"]:
                 could["clock"] = bool(fresh.str.contains(CLOCK).all())
         elif fresh.dtype.is_float():
@@ -124,11 +135,25 @@ class _Look:
             could["whole"] = could["whole"] and bool(whole)
 
     def finish(self) -> ColumnProfile:
-        n_distinct = None if self._keys is None else int(np.count_nonzero(self._counts[1:]))
-        counts = self._counts[1:] if self._keys is not None else np.empty(0, dtype=np.int64)
+        dtype = self._dtype()
+        counts = np.empty(0, dtype=np.int64) if self._keys is None else self._key_counts(dtype)
+        n_distinct = None if self._keys is None else len(counts)
+        dated = self._typed == {"text"} and self._could_be["date"]
         return ColumnProfile(
-            self.name, self._dtype(), self.n_rows, self.n_missing, n_distinct, counts
+            *(self.name, dtype, self.n_rows, self.n_missing, n_distinct, counts),
+            is_dated=dated,
+            known_kind=self._known_kind,
         )
+
+    def _key_counts(self, dtype: str) -> np.ndarray:
+        """Counts of the values that differ once it is known what they are: 1 and 1.0 do not."""
+        assert self._keys is not None
+        counts = self._counts[1:]
+        if "text" in self._typed and dtype in ("integer", "float", "boolean"):
+            keys = field_keys(Field(name=self.name, dtype=dtype), self._keys.values())
+            table = pl.DataFrame({"key": keys, "count": counts})
+            counts = table.group_by("key").agg(pl.col("count").sum())["count"].to_numpy()
+        return np.sort(counts[counts > 0])
 
     def _dtype(self) -> str:
         said = self._typed - {"empty"}
@@ -174,10 +199,10 @@ def profile(
 ) -> list[ColumnProfile]:
     """Every column's profile, from one pass over the source."""
     wanted = list(source.columns if columns is None else columns)
-    looks = [_Look(name) for name in wanted]
+    looks = [_Look(name, source.kinds.get(name)) for name in wanted]
     with progress("looking", source.total, show=show) as tell:
         for chunk in ahead(source.chunks()):
-            in_parallel(lambda look, c=chunk: look.add(c.frame[look.name]), looks)  # type: ignore[misc]
+            in_parallel(partial(_Look.add, chunk=chunk), looks)
             tell(chunk.done, f"{looks[0].n_rows:,} rows" if looks else "")
     return [look.finish() for look in looks]
 
@@ -233,6 +258,10 @@ def _changed(field: Field, settings: dict[str, Any]) -> Field:
 
 
 def _fields(column: ColumnProfile, kind: str | None, settings: dict[str, Any]) -> list[Field]:
+    allowed = ("min_count", "unseen", "n_bins")
+    unknown = [s for s in settings if s not in allowed]
+    if unknown:
+        raise SchemaError(f"{unknown[0]!r} is not a setting of all fields: {', '.join(allowed)}")
     name = column.name
     if kind is not None and kind not in KIND_WORDS:
         raise SchemaError(f"column {name!r}: kind {kind!r} is not one of {', '.join(KIND_WORDS)}")
@@ -240,8 +269,14 @@ def _fields(column: ColumnProfile, kind: str | None, settings: dict[str, Any]) -
         raise SchemaError(f"column {name!r} has no value in any row; drop it: drop=[{name!r}]")
     kind = kind or column.kind
     if kind == "time":
+        if column.dtype not in ("date", "time") and not column.is_dated:
+            raise SchemaError(
+                f"column {name!r} is asked to be a time but holds {column.dtype} values that do "
+                "not all begin with a date such as 2024-05-31"
+            )
         base = Field(name=name, **settings)
-        parts = ("date", "weekday") if column.dtype == "date" else ("date", "weekday", "hour")
+        clock = column.dtype == "time"
+        parts = ("date", "weekday", "hour") if clock else ("date", "weekday")
         return [
             replace(
                 base,

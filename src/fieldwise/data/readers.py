@@ -13,13 +13,14 @@ from typing import Any
 import polars as pl
 
 from ..errors import DataError, SettingError
+from .blocks import read_errors
 from .chunks import Source
 from .frames import FrameSource, LazySource
 from .libffm import LibffmSource
 from .schema import Field, Schema, Target
 from .text import NULL_WORDS, TextSource
 
-__all__ = ["FORMATS", "avazu_schema", "criteo_schema", "format_schema", "open_source"]
+__all__ = ["FORMATS", "avazu_schema", "criteo_schema", "format_schema", "is_source", "open_source"]
 
 FORMATS = ("auto", "csv", "tsv", "parquet", "arrow", "libffm", "libsvm", "criteo", "avazu")
 
@@ -101,15 +102,24 @@ def open_source(
     *,
     format: str = "auto",
     separator: str | None = None,
+    quote: bool = True,
     null_words: Sequence[str] = NULL_WORDS,
+    schema: Schema | None = None,
 ) -> Source:
-    """A source over `data`: a path, a glob, a folder, a list of paths, or a table in memory."""
+    """A source over `data`: a path, a glob, a folder, a list of paths, or a table in memory.
+
+    `separator`, `quote` and `null_words` are for text. `schema`, where the table is to be read as
+    an earlier one was, settles what libffm leaves open.
+    """
     if format not in FORMATS:
         raise SettingError(f"format={format!r} is not one of {', '.join(FORMATS)}")
     if isinstance(data, (str, Path)) or _is_paths(data):
         paths = _paths(data)
-        return _open_files(paths, _format(paths, format), separator, null_words)
-    if hasattr(data, "chunks") and hasattr(data, "columns") and hasattr(data, "is_text"):
+        format = _format(paths, format)
+        if format in ("libffm", "libsvm"):
+            return LibffmSource(paths, with_fields=format == "libffm", schema=schema)
+        return _open_files(paths, format, separator, quote, null_words)
+    if is_source(data):
         return data
     if isinstance(data, pl.LazyFrame):
         return LazySource([("the query", data)])
@@ -118,11 +128,16 @@ def open_source(
     return FrameSource(data)
 
 
+def is_source(data: Any) -> bool:
+    """Whether it is a `Source` already."""
+    return all(hasattr(data, name) for name in ("chunks", "columns", "kinds", "target"))
+
+
 def _is_paths(data: Any) -> bool:
     return (
         isinstance(data, (list, tuple))
         and len(data) > 0
-        and all(isinstance(p, Path) or (isinstance(p, str) and Path(p).exists()) for p in data)
+        and all(isinstance(p, (str, Path)) for p in data)
     )
 
 
@@ -131,7 +146,9 @@ def _paths(data: Any) -> list[Path]:
     if not isinstance(data, (str, Path)):
         return [p for item in data for p in _paths(item)]
     path = Path(data)
-    if path.is_dir():
+    with read_errors(path):
+        is_folder, is_there = path.is_dir(), path.exists()
+    if is_folder:
         known = [p for p in sorted(path.rglob("*")) if p.is_file() and _ending(p) in ENDINGS]
         known = [p for p in known if not p.name.startswith((".", "_"))]
         if not known:
@@ -140,12 +157,13 @@ def _paths(data: Any) -> list[Path]:
                 "(also .gz and .zst of text)"
             )
         return known
-    if path.exists():
+    if is_there:
         return [path]
     found = sorted(Path(p) for p in glob.glob(str(data), recursive=True))
+    found = [p for p in found if p.is_file()]
     if not found:
         raise DataError(f"{data}: no such file or folder")
-    return [p for p in found if p.is_file()]
+    return found
 
 
 def _ending(path: Path) -> str:
@@ -169,11 +187,8 @@ def _format(paths: list[Path], format: str) -> str:
 
 def _guess(path: Path) -> str:
     """By the first bytes where they tell, else by the name."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(6)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    with read_errors(path), path.open("rb") as file:
+        head = file.read(6)
     if head[:4] == b"PAR1":
         return "parquet"
     if head == b"ARROW1":
@@ -182,19 +197,24 @@ def _guess(path: Path) -> str:
 
 
 def _open_files(
-    paths: list[Path], format: str, separator: str | None, null_words: Sequence[str]
+    paths: list[Path],
+    format: str,
+    separator: str | None,
+    quote: bool,
+    null_words: Sequence[str],
 ) -> Source:
     for path in paths:
-        if path.stat().st_size == 0:
+        with read_errors(path):
+            empty = path.stat().st_size == 0
+        if empty:
             raise DataError(f"{path} is empty")
     if format in ("parquet", "arrow"):
         scan: Callable[[Path], pl.LazyFrame]
         scan = pl.scan_parquet if format == "parquet" else pl.scan_ipc
         return LazySource([(str(p), scan(p)) for p in paths])
-    if format in ("libffm", "libsvm"):
-        return LibffmSource(paths, with_fields=format == "libffm")
     if format == "criteo":
-        return _criteo(paths)
+        columns = ["label", *CRITEO_INTEGERS, *CRITEO_CATEGORIES]
+        return TextSource(paths, separator="\t", columns=columns, quote=False, null_words=())
     if format == "avazu":
         source = TextSource(paths, separator=",", quote=False, null_words=())
         missing = [c for c in AVAZU_FIELDS if c not in source.columns]
@@ -204,9 +224,4 @@ def _open_files(
             )
         return source
     separator = separator or ("\t" if format == "tsv" else None)
-    return TextSource(paths, separator=separator, null_words=null_words)
-
-
-def _criteo(paths: list[Path]) -> Source:
-    columns = ["label", *CRITEO_INTEGERS, *CRITEO_CATEGORIES]
-    return TextSource(paths, separator="\t", columns=columns, quote=False, null_words=())
+    return TextSource(paths, separator=separator, quote=quote, null_words=null_words)

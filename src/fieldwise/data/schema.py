@@ -79,7 +79,10 @@ class Field:
             raise SchemaError(f"field {self.name!r}: binning='edges' needs edges=(...)")
 
     def _check_edges(self) -> None:
-        edges = tuple(float(e) for e in self.edges or ())
+        try:
+            edges = tuple(float(e) for e in self.edges or ())
+        except (TypeError, ValueError) as error:
+            raise SchemaError(f"field {self.name!r}: edges={self.edges!r}: {error}") from error
         object.__setattr__(self, "edges", edges)
         rising = all(a < b for a, b in pairwise(edges))
         if not rising or not all(map(math.isfinite, edges)):
@@ -136,6 +139,8 @@ class Schema:
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
             raise SchemaError(f"field {twice[0]!r} appears twice; field names must differ")
+        if self.weight is not None and self.target and self.weight == self.target.column:
+            raise SchemaError(f"column {self.weight!r} cannot be both target and weight")
         for role in (self.target.column if self.target else None, self.weight):
             if role is not None and role in self.columns:
                 raise SchemaError(f"column {role!r} is both a field and the target or weight")

@@ -72,8 +72,10 @@ class Batches:
         self.store = store
         self.batch_size = batch_size
         self.cursor = cursor or Cursor(seed)
+        if self.cursor.seed < 0:
+            raise SettingError(f"seed={self.cursor.seed} must be at least 0")
         self._per_group = group_rows // BLOCK
-        self._loaded: tuple[int, int, dict[str, np.ndarray]] | None = None
+        self._loaded: tuple[tuple[int, int, int], dict[str, np.ndarray]] | None = None
 
     def __len__(self) -> int:
         """Batches in an epoch; the last may be smaller."""
@@ -87,7 +89,8 @@ class Batches:
 
     def _load(self, group: int, blocks: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
         """The rows of a group in the epoch's order; the last group loaded is kept."""
-        if self._loaded is None or self._loaded[:2] != (epoch, group):
+        key = (self.cursor.seed, epoch, group)
+        if self._loaded is None or self._loaded[0] != key:
             self._loaded = None  # free the last group before the next is read
             n_rows = self.store.n_rows
             runs = [
@@ -96,8 +99,8 @@ class Batches:
             order = _order(sum(len(r["codes"]) for r in runs), self.cursor.seed, epoch, group + 1)
             # One long read a block, then the shuffle in memory.
             rows = {k: np.concatenate([r[k] for r in runs])[order] for k in self.store.names}
-            self._loaded = (epoch, group, rows)
-        return self._loaded[2]
+            self._loaded = (key, rows)
+        return self._loaded[1]
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
         epoch = self.cursor.epoch

@@ -4,8 +4,8 @@
       header.json              format, rows, schema, checksums, the names of the files below
       codes-1.bin              int32 (n, m)     codes within each field, -1 for unseen
       values-1.bin             float32 (n, v)   of the linear fields, where there are any
-      target-1.bin             float32 (n, 1)
-      weight-1.bin             float32 (n, 1)   where there is one
+      target-1.bin             float64 (n, 1)
+      weight-1.bin             float64 (n, 1)   where there is one
       vocabulary-1.parquet     field, category, code, count; copied as bytes
 
 The header is the store: it is written last and replaced in one step, and everything it does not
@@ -37,7 +37,7 @@ __all__ = ["ARRAYS", "Store", "StoreWriter", "disk_errors"]
 
 FORMAT = 1
 HEADER = "header.json"
-ARRAYS = {"codes": "<i4", "values": "<f4", "target": "<f4", "weight": "<f4"}
+ARRAYS = {"codes": "<i4", "values": "<f4", "target": "<f8", "weight": "<f8"}
 BLOCK_ROWS = 1 << 16  # rows under one checksum, in stores made from now on
 
 
@@ -53,9 +53,7 @@ def disk_errors(path: Path) -> Iterator[None]:
                 f"the disk is full while writing {path} ({free >> 20:,} MiB left there); "
                 "nothing was kept. Free space or write elsewhere"
             ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
-            raise StoreError(f"cannot write to {path}: {error.strerror}") from error
-        raise
+        raise StoreError(f"cannot write to {path}: {error.strerror or error}") from error
 
 
 def _existing(path: Path) -> Path:
@@ -129,7 +127,11 @@ def _read_header(path: Path) -> dict[str, Any]:
         what = "is no folder" if not path.is_dir() else f"has no {HEADER}"
         raise StoreError(f"{path} is not a store: it {what}. Make one with: fieldwise encode")
     try:
-        body = json.loads(file.read_bytes())
+        content = file.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{file} cannot be read: {error.strerror}") from error
+    try:
+        body = json.loads(content)
         said = body.pop("checksum")
         version = body["format"]
         if isinstance(version, int) and version > FORMAT:
@@ -158,7 +160,7 @@ class StoreWriter:
     def __init__(self, path: Path, header: dict[str, Any], n_rows: int) -> None:
         self.path = path
         self._header = header
-        self._made_folder = not path.exists()
+        self._made = [p for p in (path, *path.parents) if not p.exists()]
         self._arrays = {k: _Array(k, v["columns"]) for k, v in header["arrays"].items()}
         self._first_row = self.n_rows = n_rows
         self._finished = False
@@ -169,12 +171,14 @@ class StoreWriter:
     ) -> StoreWriter:
         """A new store; `columns` says which arrays it has and how wide each is."""
         path = Path(path)
-        if path.exists() and not path.is_dir():
+        with disk_errors(path):
+            is_there, is_folder = path.exists(), path.is_dir()
+        if is_there and not is_folder:
             raise StoreError(f"{path} is a file; a store is a folder")
-        own = _own_files(path) if path.is_dir() else []
+        own = _own_files(path) if is_folder else []
         if (path / HEADER).exists() and not overwrite:
             raise StoreError(f"{path} holds a store already; overwrite it or choose another folder")
-        if path.is_dir() and set(path.iterdir()) - set(own):
+        if is_folder and set(path.iterdir()) - set(own):
             raise StoreError(f"{path} is a folder with other files in it; choose an empty one")
         numbers = [p.stem.rsplit("-", 1)[-1] for p in own]
         generation = 1 + max((int(n) for n in numbers if n.isdigit()), default=0)
@@ -259,13 +263,22 @@ class StoreWriter:
         if self._finished:
             return
         if (self.path / HEADER).exists():
-            with suppress(StoreError):
-                _sweep(self.path, _read_header(self.path))
+            self._undo()
             return
         for left in _own_files(self.path):
             left.unlink(missing_ok=True)
-        if self._made_folder:
-            self.path.rmdir()
+        with suppress(OSError):  # someone else may have put a file there
+            for folder in self._made:
+                folder.rmdir()
+
+    def _undo(self) -> None:
+        """Give back the room that rows took which now do not count."""
+        with suppress(StoreError):
+            _sweep(self.path, _read_header(self.path))
+        for name, spec in self._arrays.items():
+            file = self.path / self._header["arrays"][name]["file"]
+            if self._first_row and file.exists():
+                os.truncate(file, self._first_row * spec.row_bytes)
 
 
 def _as_bytes(array: np.ndarray, spec: _Array) -> memoryview:
@@ -305,12 +318,16 @@ class Store:
         self.header = _read_header(self.path)
         try:
             self.schema = Schema.from_dict(self.header["schema"])
+            self.n_rows = int(self.header["n_rows"])
+            self.block_rows = int(self.header["block_rows"])
+            self._arrays = {k: _Array(k, v["columns"]) for k, v in self.header["arrays"].items()}
+            self._maps = {k: self._map(a) for k, a in self._arrays.items()}
         except SchemaError as error:
             raise SchemaError(f"{self.path / HEADER}: {error}") from error
-        self.n_rows = int(self.header["n_rows"])
-        self._arrays = {k: _Array(k, v["columns"]) for k, v in self.header["arrays"].items()}
-        self._maps = {k: self._map(a) for k, a in self._arrays.items()}
-        self.block_rows = int(self.header["block_rows"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StoreError(f"{self.path / HEADER} is damaged: {error!r}; encode again") from error
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be read: {error.strerror}") from error
         n_blocks = -(-self.n_rows // self.block_rows)
         self._checked = {k: np.zeros(n_blocks, dtype=bool) for k in self._arrays}
 
@@ -338,9 +355,12 @@ class Store:
     def vocabulary_bytes(self) -> bytes:
         said = self.header["vocabulary"]
         file = self.path / said["file"]
-        content = file.read_bytes() if file.is_file() else b""
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise StoreError(f"{file} cannot be read: {error.strerror}") from error
         if zlib.crc32(content) != said["checksum"]:
-            raise StoreError(f"{file} is missing or was altered; encode the table again")
+            raise StoreError(f"{file} was altered; encode the table again")
         return content
 
     def array(self, name: str) -> np.ndarray:

@@ -20,9 +20,10 @@ import polars as pl
 
 from ..errors import DataError, SchemaError, StoreError
 from .chunks import Chunk
-from .keys import Keys, as_number
+from .keys import Keys
 from .numbers import bin_labels, bin_of
 from .schema import Field, Schema
+from .values import linear_numbers, numbers_of
 
 __all__ = [
     "UNSEEN_CODE",
@@ -93,7 +94,8 @@ class FieldVocabulary:
         codes = np.asarray(codes)
         inside = (codes >= 0) & (codes < self.size)
         if self.field.is_linear:
-            known = pl.Series(np.asarray(values, dtype=np.float64) * self.scale + self.center)
+            center, scale = self._linear()
+            known = pl.Series(np.asarray(values, dtype=np.float64) * scale + center)
             return known.set(pl.Series(codes != 0), None).alias(self.field.name)
         if self.field.is_binned:
             # Bins fall on 1..b; everything else is null.
@@ -102,13 +104,22 @@ class FieldVocabulary:
         else:
             own = self.entries.filter(pl.col("code") > 0).sort("code")
             known = pl.concat([pl.Series("", [None], dtype=pl.String), own["category"].alias("")])
-            kinds = {"integer": pl.Int64, "float": pl.Float64}
-            if self.field.dtype in kinds:
-                known = known.cast(kinds[self.field.dtype], strict=False)
-            elif self.field.dtype == "boolean":
-                known = known == "true"
+            known = self._typed(known)
         index = pl.Series(np.where(inside, codes, 0).astype(np.uint32))
         return known.gather(index).alias(self.field.name)
+
+    def _typed(self, keys: pl.Series) -> pl.Series:
+        if self.field.dtype == "integer":
+            whole = keys.cast(pl.Int64, strict=False)
+            longer = whole.null_count() > keys.null_count()
+            return keys.cast(pl.Int128, strict=False) if longer else whole
+        if self.field.dtype == "float":
+            return keys.cast(pl.Float64, strict=False)
+        if self.field.dtype == "boolean":
+            return keys.replace_strict(
+                {"true": True, "false": False}, default=None, return_dtype=pl.Boolean
+            )
+        return keys
 
     def bin_middles(self) -> list[float]:
         edges = self.field.edges or ()
@@ -117,13 +128,18 @@ class FieldVocabulary:
         inner = [(a + b) / 2 for a, b in pairwise(edges)]
         return [edges[0], *inner, edges[-1]]
 
-    @property
-    def center(self) -> float:
-        return 0.0 if self.field.center is None else self.field.center
+    def scaled(self, numbers: np.ndarray) -> np.ndarray:
+        """The values of a linear field, float32; 1 where missing, for the row of missing."""
+        center, scale = self._linear()
+        largest = np.finfo(np.float32).max
+        value = np.clip((numbers - center) / scale, -largest, largest)
+        return np.where(np.isnan(numbers), 1.0, value).astype(np.float32)
 
-    @property
-    def scale(self) -> float:
-        return 1.0 if self.field.scale is None else self.field.scale
+    def _linear(self) -> tuple[float, float]:
+        """center and scale"""
+        if self.field.center is None or self.field.scale is None:
+            return 0.0, 1.0
+        return self.field.center, self.field.scale
 
 
 class _Coder:
@@ -142,23 +158,21 @@ class _Coder:
 
     def codes(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray | None]:
         """codes (n,) int32 with -1 for unseen, and values (n,) float32 of a linear field."""
-        column = chunk.frame[self.field.column]
         if self.field.is_counted:
-            return self._policy(self._counted(column), chunk), None
-        number = as_number(column)
-        missing = np.isnan(number)
+            return self._policy(self._counted(chunk), chunk), None
         if self.field.is_linear:
-            value = (number - self.vocabulary.center) / self.vocabulary.scale
-            value[missing] = 1.0
-            return missing.astype(np.int32), value.astype(np.float32)
+            number = linear_numbers(chunk, self.field.column)
+            return np.isnan(number).astype(np.int32), self.vocabulary.scaled(number)
+        number = numbers_of(chunk, self.field.column)
+        missing = np.isnan(number)
         code = 1 + bin_of(number, self.field.edges or ())
         code[missing] = self._missing
         return self._policy(code.astype(np.int32), chunk), None
 
-    def _counted(self, column: pl.Series) -> np.ndarray:
+    def _counted(self, chunk: Chunk) -> np.ndarray:
         if self._keys.size > 2 * len(self._code_of) + (1 << 20):
             self._keys = Keys(self.field, self._known)  # forget the unseen
-        ids = self._keys.ids(column)
+        ids = self._keys.ids(chunk)
         if self._keys.size > len(self._code_of):
             ids = np.where(ids < len(self._code_of), ids, len(self._code_of))
             return np.append(self._code_of, np.int32(UNSEEN_CODE))[ids]
