@@ -1,4 +1,4 @@
-"""layout.py and maths.py against nested loops and the paper's own counts."""
+"""layout.py, maths.py and losses.py against nested loops, finite differences and autograd."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldwise.data.planted import AVAZU_SIZES, CRITEO_SIZES
 from fieldwise.errors import SettingError
 from fieldwise.layout import Layout, constant_ranks, log_ranks
-from fieldwise.maths import field_scores, importance, scores, spread
+from fieldwise.losses import LOSSES, log_odds, sigmoid
+from fieldwise.maths import (
+    adagrad,
+    bound,
+    field_scores,
+    gradient,
+    importance,
+    penalty,
+    penalty_gradient,
+    scores,
+)
 
 SHAPES = [((3, 4, 2), (2, 3, 1)), ((1, 1), (1, 1)), ((5,), (2,)), ((2, 7, 3, 1), (0, 4, 3, 1))]
 
@@ -85,15 +96,117 @@ def dense_model(layout, table, i):
 
 
 @pytest.mark.parametrize(("sizes", "ranks"), SHAPES)
-def test_spread_and_importance_without_forming_W(sizes, ranks):
+def test_penalty_importance_and_bound_without_forming_W(sizes, ranks):
     layout, table, _ = random_case(sizes, ranks)
+    variance, mean = penalty(table, layout)
+    total = 0.0
     for i in range(layout.n_fields):
         weights = dense_model(layout, table, i)
-        away = weights - weights.mean(axis=1, keepdims=True)
-        assert spread(table, layout, i) == pytest.approx((away**2).sum(), abs=1e-10)
-        assert importance(table, layout)[i] == pytest.approx(
-            np.linalg.norm(away) / sizes[i], abs=1e-10
-        )
+        average = weights.mean(axis=1, keepdims=True)
+        away = np.linalg.norm(weights - average)
+        assert variance[i] == pytest.approx(away**2, abs=1e-10)
+        assert mean[i] == pytest.approx((average**2).sum(), abs=1e-10)
+        assert importance(table, layout)[i] == pytest.approx(away / sizes[i], abs=1e-7)
+        total += away + np.linalg.norm(average)
+    assert bound(table, layout, 50) == pytest.approx(math.sqrt(len(sizes) / 50) * total, abs=1e-6)
+
+
+def test_one_category_has_no_variance():
+    layout, table, _ = random_case((1, 4), (1, 2))
+    assert penalty(table, layout)[0][0] == pytest.approx(0, abs=1e-12)
+
+
+def torch_model(sizes, ranks, table, layout, rows, values):
+    """z and the penalty written with one U, V, b and W a field, as in the paper."""
+    parameters = torch.tensor(table, requires_grad=True)
+    z = torch.zeros(len(rows), dtype=torch.float64)
+    constraint = torch.zeros((), dtype=torch.float64)
+    one_hot = torch.zeros(len(rows), layout.n_rows, dtype=torch.float64)
+    for j in range(len(sizes)):
+        one_hot[torch.arange(len(rows)), torch.tensor(rows[:, j])] = torch.tensor(values[:, j])
+    for i in range(len(sizes)):
+        own = torch.arange(*layout.offsets[i : i + 2])
+        others = torch.tensor([k for k in range(layout.n_rows) if k not in own], dtype=torch.long)
+        columns = torch.arange(*layout.starts[i : i + 2])
+        V, U = parameters[own][:, columns].T, parameters[others][:, columns].T
+        b = parameters[own, -1]
+        W = U.T @ V
+        g = one_hot[:, others] @ W + b  # every category's model
+        z = z + (one_hot[:, own] * g).sum(dim=1)
+        W_b = torch.cat([W, b[None, :]])
+        mean = W_b.mean(dim=1, keepdim=True)
+        constraint = constraint + ((W_b - mean) ** 2).sum() + (mean**2).sum()
+    return parameters, z, constraint
+
+
+@pytest.mark.parametrize(("sizes", "ranks"), SHAPES)
+@pytest.mark.parametrize("valued", [False, True])
+def test_gradients_are_autograds(sizes, ranks, valued):
+    layout, table, rows = random_case(sizes, ranks)
+    random = np.random.default_rng(1)
+    values = random.normal(size=rows.shape) if valued else np.ones(rows.shape)
+    y = random.integers(0, 2, len(rows)).astype(float)
+    parameters, z, constraint = torch_model(sizes, ranks, table, layout, rows, values)
+    found = scores(table, layout, rows, values if valued else None)
+    assert np.allclose(found, z.detach().numpy(), atol=1e-10)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(z, torch.tensor(y))
+    (slope,) = torch.autograd.grad(loss, parameters, retain_graph=True)
+    dz = LOSSES["logistic"].derivative(found, y) / len(y)
+    mine = gradient(table, layout, rows, dz, values if valued else None)
+    assert np.allclose(mine, slope.numpy(), atol=1e-10)
+    (slope,) = torch.autograd.grad(constraint, parameters)
+    assert np.allclose(penalty_gradient(table, layout), slope.numpy(), atol=1e-9)
+    assert sum(map(np.sum, penalty(table, layout))) == pytest.approx(constraint.item())
+
+
+@pytest.mark.parametrize(("sizes", "ranks"), SHAPES)
+def test_penalty_gradient_by_finite_differences(sizes, ranks):
+    layout, table, _ = random_case(sizes, ranks)
+    slope = penalty_gradient(table, layout)
+    random = np.random.default_rng(2)
+    for _ in range(12):
+        k, t = random.integers(0, table.shape[0]), random.integers(0, table.shape[1])
+        nudged = []
+        for step in (1e-5, -1e-5):
+            moved = table.copy()
+            moved[k, t] += step
+            nudged.append(sum(map(np.sum, penalty(moved, layout))))
+        assert slope[k, t] == pytest.approx((nudged[0] - nudged[1]) / 2e-5, rel=1e-4, abs=1e-5)
+
+
+def test_adagrad_is_torchs():
+    layout, table, rows = random_case((3, 4, 2), (2, 3, 1))
+    touched = np.arange(layout.n_rows)
+    parameter = torch.nn.Parameter(torch.tensor(table))
+    optimiser = torch.optim.Adagrad(
+        [parameter], lr=0.1, weight_decay=0.01, initial_accumulator_value=1e-6
+    )
+    mine, state = table.copy(), np.full_like(table, 1e-6)
+    for step in range(4):
+        slope = gradient(mine, layout, rows, np.full(len(rows), 0.1 * (step + 1)))
+        parameter.grad = torch.tensor(slope)
+        optimiser.step()
+        adagrad(mine, state, slope, touched, lr=0.1, decay=0.01)
+        assert np.allclose(mine, parameter.detach().numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=lambda loss: loss.name)
+def test_loss_derivatives(loss):
+    z = np.linspace(-4, 4, 33)
+    for y in (0.0, 0.3, 1.0):
+        target = np.full_like(z, y)
+        slope = (loss.value(z + 1e-6, target) - loss.value(z - 1e-6, target)) / 2e-6
+        assert np.allclose(loss.derivative(z, target), slope, atol=1e-8)
+
+
+def test_logistic_loss_far_out():
+    far = np.array([-1e4, 1e4])
+    loss = LOSSES["logistic"]
+    assert loss.value(far, np.array([0.0, 1.0])).tolist() == [0, 0]
+    assert loss.value(far, np.array([1.0, 0.0])).tolist() == [1e4, 1e4]
+    assert sigmoid(far).tolist() == [0, 1]
+    assert log_odds(0.25) == pytest.approx(math.log(1 / 3))
+    assert math.isfinite(log_odds(0.0))
 
 
 @pytest.mark.parametrize(("sizes", "ranks"), SHAPES[:1])
