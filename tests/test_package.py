@@ -17,8 +17,8 @@ SOURCE = Path(fieldwise.__file__).parent
 
 # A module imports only from its own row and the rows beneath it, and never in a circle.
 ROWS = [
-    {"errors", "_lazy", "progress"},
-    {"layout", "maths", "losses"},
+    {"errors", "_lazy", "progress", "files"},
+    {"layout", "maths", "losses", "metrics"},
     {"engines", "data", "checkpoint"},
     {"explain", "train"},
     {"model"},

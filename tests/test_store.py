@@ -24,6 +24,7 @@ from fieldwise.data import store as store_module
 from fieldwise.data.encoding import load_vocabulary
 from fieldwise.data.schema import Field, Schema
 from fieldwise.data.store import Store, StoreWriter
+from fieldwise.files import sealed
 
 SCHEMA = Schema(fields=(Field(name="a"), Field(name="b"), Field(name="c")))
 
@@ -333,7 +334,7 @@ def test_a_sealed_header_without_a_part(tmp_path, missing):
     make(tmp_path / "s")
     body = Store(tmp_path / "s").header
     body = {k: v for k, v in body.items() if k != missing}
-    (tmp_path / "s" / "header.json").write_bytes(store_module._header_bytes(body))
+    (tmp_path / "s" / "header.json").write_bytes(sealed(body))
     with pytest.raises(StoreError, match="header.json is damaged"):
         Store(tmp_path / "s")
 

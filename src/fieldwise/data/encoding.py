@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from ..errors import DataError, SchemaError, SettingError, StoreError
+from ..files import disk_errors
 from ..progress import progress
 from .chunks import Chunk, Source, ahead
 from .keys import Keys
@@ -24,7 +25,7 @@ from .learn import Learner, Provisional
 from .profiling import infer_schema, profile
 from .readers import format_schema, open_source
 from .schema import Field, Schema, Target, check_names
-from .store import Store, StoreWriter, disk_errors
+from .store import Store, StoreWriter
 from .text import NULL_WORDS
 from .values import numbers_of
 from .vocabulary import Vocabulary

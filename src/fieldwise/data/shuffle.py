@@ -12,17 +12,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..errors import SettingError
-from .store import Store
 
-__all__ = ["Batches", "Cursor"]
+__all__ = ["Batches", "Cursor", "Rows", "Table"]
 
 BLOCK = 1 << 13  # neighbouring rows that travel together
 GROUP = 1 << 20  # rows shuffled among each other
+
+
+class Table(Protocol):
+    """Rows that can be read by their numbers: a `Store`, or `Rows` in memory."""
+
+    n_rows: int
+
+    @property
+    def names(self) -> list[str]: ...
+
+    def read(self, start: int, stop: int) -> dict[str, np.ndarray]: ...
+
+
+class Rows:
+    """Arrays in memory, as a store has them: codes (n, m), target (n, 1), ..."""
+
+    def __init__(self, **arrays: np.ndarray | None) -> None:
+        given = {k: a for k, a in arrays.items() if a is not None}
+        self._arrays = {k: a[:, None] if a.ndim == 1 else a for k, a in given.items()}
+        self.n_rows = len(self._arrays["codes"])
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._arrays)
+
+    def read(self, start: int, stop: int) -> dict[str, np.ndarray]:
+        return {k: a[start:stop] for k, a in self._arrays.items()}
 
 
 @dataclass(frozen=True)
@@ -54,13 +80,16 @@ class Batches:
     for batch in batches:            # the rest of the current epoch; then the cursor is on the next
         batch["codes"], batch["target"], ...
     batches.cursor                   # save it; Batches(store, 2048, cursor=...) goes on from there
+
+    `only` (n_rows,) is true for the rows to use.
     """
 
     def __init__(
         self,
-        store: Store,
+        store: Table,
         batch_size: int,
         *,
+        only: np.ndarray | None = None,
         seed: int = 0,
         cursor: Cursor | None = None,
         group_rows: int = GROUP,
@@ -71,6 +100,13 @@ class Batches:
             raise SettingError(f"group_rows={group_rows} must be at least {BLOCK}")
         self.store = store
         self.batch_size = batch_size
+        self._only = only
+        starts = np.arange(0, store.n_rows, BLOCK)
+        if only is None:
+            self._sizes = np.minimum(store.n_rows - starts, BLOCK)
+        else:
+            self._sizes = np.add.reduceat(only, starts, dtype=np.int64)
+        self.n_rows = int(self._sizes.sum())
         self.cursor = cursor or Cursor(seed)
         if self.cursor.seed < 0:
             raise SettingError(f"seed={self.cursor.seed} must be at least 0")
@@ -79,11 +115,11 @@ class Batches:
 
     def __len__(self) -> int:
         """Batches in an epoch; the last may be smaller."""
-        return -(-self.store.n_rows // self.batch_size)
+        return -(-self.n_rows // self.batch_size)
 
     def _groups(self, epoch: int) -> list[np.ndarray]:
         """The blocks of each group, in the epoch's order."""
-        n_blocks = -(-self.store.n_rows // BLOCK)
+        n_blocks = len(self._sizes)
         order = _order(n_blocks, self.cursor.seed, epoch)
         return [order[i : i + self._per_group] for i in range(0, n_blocks, self._per_group)]
 
@@ -92,24 +128,29 @@ class Batches:
         key = (self.cursor.seed, epoch, group)
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None  # free the last group before the next is read
-            n_rows = self.store.n_rows
-            runs = [
-                self.store.read(b * BLOCK, min((b + 1) * BLOCK, n_rows)) for b in blocks.tolist()
-            ]
+            runs = [self._run(b) for b in blocks.tolist()]
             order = _order(sum(len(r["codes"]) for r in runs), self.cursor.seed, epoch, group + 1)
             # One long read a block, then the shuffle in memory.
             rows = {k: np.concatenate([r[k] for r in runs])[order] for k in self.store.names}
             self._loaded = (key, rows)
         return self._loaded[1]
 
+    def _run(self, block: int) -> dict[str, np.ndarray]:
+        start, stop = block * BLOCK, min((block + 1) * BLOCK, self.store.n_rows)
+        found = self.store.read(start, stop)
+        if self._only is None:
+            return found
+        kept = self._only[start:stop]
+        return {k: a[kept] for k, a in found.items()}
+
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
         epoch = self.cursor.epoch
         groups = self._groups(epoch)
-        sizes = [int(np.clip(self.store.n_rows - b * BLOCK, 0, BLOCK).sum()) for b in groups]
+        sizes = [int(self._sizes[b].sum()) for b in groups]
         ends = np.cumsum(sizes)
         while self.cursor.batch < len(self):
             start = self.cursor.batch * self.batch_size
-            stop = min(start + self.batch_size, self.store.n_rows)
+            stop = min(start + self.batch_size, self.n_rows)
             parts: list[dict[str, np.ndarray]] = []
             while start < stop:
                 group = int(np.searchsorted(ends, start, side="right"))

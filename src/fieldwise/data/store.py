@@ -17,13 +17,11 @@ Needs NumPy and nothing else.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import shutil
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,35 +29,15 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import SchemaError, StoreError
+from ..files import disk_errors, read_sealed, sealed, write_atomically
 from .schema import Schema
 
-__all__ = ["ARRAYS", "Store", "StoreWriter", "disk_errors"]
+__all__ = ["ARRAYS", "Store", "StoreWriter"]
 
 FORMAT = 1
 HEADER = "header.json"
 ARRAYS = {"codes": "<i4", "values": "<f4", "target": "<f8", "weight": "<f8"}
 BLOCK_ROWS = 1 << 16  # rows under one checksum, in stores made from now on
-
-
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Say what a full disk or a forbidden folder means for the user."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            free = shutil.disk_usage(_existing(path)).free
-            raise StoreError(
-                f"the disk is full while writing {path} ({free >> 20:,} MiB left there); "
-                "nothing was kept. Free space or write elsewhere"
-            ) from error
-        raise StoreError(f"cannot write to {path}: {error.strerror or error}") from error
-
-
-def _existing(path: Path) -> Path:
-    while not path.exists():
-        path = path.parent
-    return path
 
 
 @dataclass
@@ -96,55 +74,12 @@ class _Checksums:
             piece = piece[len(part) :]
 
 
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """All of it or nothing: a temporary name, synced, then renamed over."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    _sync_folder(path.parent)
-
-
-def _header_bytes(body: Mapping[str, Any]) -> bytes:
-    text = json.dumps(body, ensure_ascii=False, sort_keys=True)
-    sealed = {**body, "checksum": zlib.crc32(text.encode())}
-    return (json.dumps(sealed, ensure_ascii=False, sort_keys=True, indent=1) + "\n").encode()
-
-
 def _read_header(path: Path) -> dict[str, Any]:
     file = path / HEADER
     if not file.is_file():
         what = "is no folder" if not path.is_dir() else f"has no {HEADER}"
         raise StoreError(f"{path} is not a store: it {what}. Make one with: fieldwise encode")
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise StoreError(f"{file} cannot be read: {error.strerror}") from error
-    try:
-        body = json.loads(content)
-        said = body.pop("checksum")
-        version = body["format"]
-        if isinstance(version, int) and version > FORMAT:
-            raise StoreError(
-                f"{file}: the store is of format {version}, this fieldwise reads up to {FORMAT}: "
-                "upgrade fieldwise"
-            )
-        text = json.dumps(body, ensure_ascii=False, sort_keys=True)
-        if zlib.crc32(text.encode()) != said:
-            raise StoreError(f"{file} was altered: its checksum does not fit; encode again")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise StoreError(f"{file} is damaged: {error}; encode again") from error
-    return body
+    return read_sealed(file, newest=FORMAT, what="store")
 
 
 class StoreWriter:
@@ -252,7 +187,7 @@ class StoreWriter:
             body["n_rows"] = self.n_rows
             body["schema"] = schema.to_dict()
             body["vocabulary"] = {"file": words, "checksum": zlib.crc32(vocabulary)}
-            write_atomically(self.path / HEADER, _header_bytes(body))
+            write_atomically(self.path / HEADER, sealed(body))
         self._finished = True
         _sweep(self.path, body)
 

@@ -1,0 +1,363 @@
+"""The training loop: epochs, early stopping, history, checkpoints. Imports no engine by name.
+
+A run is a function of its rows, settings and seed: the same bits for any number of threads, and
+after any number of interruptions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import checkpoint as checkpoints
+from .data.shuffle import Batches, Cursor, Table
+from .engines import Engine, StepSettings, make_engine
+from .errors import FieldwiseError, SettingError
+from .layout import Layout
+from .losses import log_odds
+from .metrics import binary_metrics
+from .progress import progress
+
+__all__ = ["DivergedError", "Fit", "TrainSettings", "initialise", "train"]
+
+CHUNK_ROWS = 1 << 17  # rows handed to the engine at a time
+SCORE_ROWS = 1 << 16
+Callback = Callable[[dict[str, Any]], bool | None]
+
+
+class DivergedError(FieldwiseError):
+    """The loss is no longer a number, or ran away."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """How to train. None means: adapted to the table."""
+
+    learning_rate: float = 0.1
+    weight_decay: float = 1e-6
+    penalty: float = 1e-5
+    reg_every: int | None = None  # min(1000, steps in an epoch)
+    batch_size: int | None = None  # 2048, less for small tables
+    epochs: int = 30
+    patience: int = 2
+    init_scale: float = 0.02
+    initial_state: float = 1e-6
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least, strict in (
+            ("learning_rate", 0, True),
+            ("weight_decay", 0, False),
+            ("penalty", 0, False),
+            ("reg_every", 1, False),
+            ("batch_size", 1, False),
+            ("epochs", 1, False),
+            ("patience", 1, False),
+            ("init_scale", 0, False),
+            ("initial_state", 0, False),
+            ("seed", 0, False),
+        ):
+            value = getattr(self, name)
+            if value is None and name in ("reg_every", "batch_size"):
+                continue
+            good = isinstance(value, (int, float, np.number)) and np.isfinite(value)
+            if not good or value < least or (strict and value == least):
+                word = "more than" if strict else "at least"
+                raise SettingError(f"{name}={value!r} must be a number of {word} {least}")
+
+    def settled(self, n_rows: int) -> TrainSettings:
+        """With everything decided for a table of so many rows."""
+        batch = self.batch_size or int(min(2048, max(32, 2 ** int(np.log2(max(n_rows, 1) / 64)))))
+        steps = -(-n_rows // batch)
+        return replace(self, batch_size=batch, reg_every=self.reg_every or max(1, min(1000, steps)))
+
+
+@dataclass
+class Fit:
+    """What training gives: the best table, and how it got there."""
+
+    table: np.ndarray
+    state: np.ndarray
+    intercept: float
+    history: list[dict[str, Any]]
+    best_epoch: int
+    metrics: dict[str, float]  # of the best epoch on the validation rows; empty without any
+
+
+def initialise(table: np.ndarray, seed: int, scale: float) -> None:
+    """U and V uniform in +-scale, b zero; the same bits on every machine."""
+    bits = np.random.Philox(np.random.SeedSequence([seed, 101]))
+    width = table.shape[1] - 1
+    for start in range(0, len(table), 4096):
+        part = table[start : start + 4096]
+        raw = bits.random_raw(len(part) * width) >> np.uint64(40)  # 24 bits: exact in float32
+        unit = raw.astype(np.float32) * np.float32(2.0**-23) - np.float32(1.0)
+        part[:, :-1] = np.float32(scale) * unit.reshape(len(part), width)
+        part[:, -1] = 0.0
+
+
+def _wide_values(batch: Mapping[str, np.ndarray], layout: Layout, linear: Sequence[int]) -> Any:
+    """values (n, m) for the engine: 1 for a category; None where every field is one."""
+    if not linear:
+        return None
+    wide = np.ones((len(batch["codes"]), layout.n_fields), dtype=np.float32)
+    wide[:, list(linear)] = batch["values"]
+    return wide
+
+
+def _column(batch: Mapping[str, np.ndarray], name: str) -> np.ndarray | None:
+    return batch[name][:, 0] if name in batch else None
+
+
+def evaluate(
+    engine: Engine, rows: Table, only: np.ndarray | None, linear: Sequence[int]
+) -> dict[str, float]:
+    """Metrics on the rows `only` is true for."""
+    scores, targets, weights = [], [], []
+    for start in range(0, rows.n_rows, SCORE_ROWS):
+        batch = rows.read(start, min(start + SCORE_ROWS, rows.n_rows))
+        if only is not None:
+            batch = {k: a[only[start : start + SCORE_ROWS]] for k, a in batch.items()}
+        scores.append(engine.scores(batch["codes"], _wide_values(batch, engine.layout, linear)))
+        targets.append(batch["target"][:, 0])
+        weights.append(batch["weight"][:, 0] if "weight" in batch else np.ones(len(scores[-1])))
+    z, y, w = map(np.concatenate, (scores, targets, weights))
+    return binary_metrics(z, y, w)
+
+
+class _Run:
+    """One training run: what has to be saved for it to go on."""
+
+    def __init__(self, engine: Engine, batches: Batches) -> None:
+        self.engine = engine
+        self.batches = batches
+        self.history: list[dict[str, Any]] = []
+        self.best: np.ndarray | None = None
+        self.best_epoch = -1
+        self.best_loss = np.inf
+        self.metrics: dict[str, float] = {}
+        self.loss = self.weight = self.seconds = 0.0  # of the epoch so far
+
+    def save(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        body = {
+            "identity": identity,
+            "cursor": self.batches.cursor.to_dict(),
+            "n_steps": self.engine.n_steps,
+            "history": self.history,
+            "best_epoch": self.best_epoch,
+            "best_loss": self.best_loss.hex() if np.isfinite(self.best_loss) else None,
+            "metrics": self.metrics,
+            "epoch": [self.loss.hex(), self.weight.hex(), self.seconds],
+        }
+        arrays = {"table": self.engine.table, "state": self.engine.state}
+        if self.best is not None:
+            arrays["best"] = self.best
+        checkpoints.save(folder, body, arrays)
+
+    def restore(self, folder: Path, identity: Mapping[str, Any]) -> bool:
+        found = checkpoints.load(folder)
+        if found is None:
+            return False
+        body, arrays = found
+        for name, value in identity.items():
+            if body["identity"].get(name) != value:
+                raise SettingError(
+                    f"{folder} is a checkpoint of another run: {name} was "
+                    f"{body['identity'].get(name)!r} and is {value!r}"
+                )
+        self.engine.table[:] = arrays["table"]
+        self.engine.state[:] = arrays["state"]
+        self.engine.n_steps = body["n_steps"]
+        self.batches.cursor = Cursor.from_dict(body["cursor"])
+        self.history = body["history"]
+        self.best_epoch, self.metrics = body["best_epoch"], body["metrics"]
+        self.best_loss = float.fromhex(body["best_loss"]) if body["best_loss"] else np.inf
+        self.best = arrays["best"].copy() if "best" in arrays else None
+        self.loss, self.weight = (float.fromhex(v) for v in body["epoch"][:2])
+        self.seconds = body["epoch"][2]
+        return True
+
+
+def train(
+    layout: Layout,
+    rows: Table,
+    counts: np.ndarray,
+    settings: TrainSettings,
+    *,
+    validation: Table | None = None,
+    only: np.ndarray | None = None,
+    held_out: np.ndarray | None = None,
+    linear: Sequence[int] = (),
+    start: tuple[np.ndarray, np.ndarray, float] | None = None,
+    engine: str = "auto",
+    n_jobs: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: Path | None = None,
+    checkpoint_minutes: float = 10.0,
+    resume: bool = False,
+    show: bool | None = False,
+) -> Fit:
+    """Train on `rows` (those `only` names) and keep the table that is best on the validation rows.
+
+    Validation rows are those of `validation`, or the rows of `rows` that `held_out` names; without
+    either every epoch is taken. `start` is (table, state, intercept) to go on from. A callback
+    gets each epoch's record and stops the run by returning True. Ctrl-C keeps the best so far.
+    """
+    trained = Batches(rows, 1, only=only).n_rows
+    settings = settings.settled(trained)
+    batch = settings.batch_size or 1
+    batches = Batches(rows, max(1, CHUNK_ROWS // batch) * batch, only=only, seed=settings.seed)
+    intercept = start[2] if start else log_odds(_base_rate(rows, only))
+    step = StepSettings(
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        penalty=settings.penalty,
+        reg_every=settings.reg_every or 1000,
+        batch_size=batch,
+    )
+    made = make_engine(engine, layout, step, intercept=intercept, **_options(engine, n_jobs))
+    if start:
+        made.table[:], made.state[:] = start[0], start[1]
+    else:
+        initialise(made.table, settings.seed, settings.init_scale)
+        made.state[:] = settings.initial_state
+    run = _Run(made, batches)
+    identity = {
+        "settings": asdict(settings),
+        "n_rows": trained,
+        "sizes": list(layout.sizes),
+        "ranks": list(layout.ranks),
+    }
+    if resume and checkpoint is not None:
+        run.restore(checkpoint, identity)
+    judge = validation if validation is not None else rows if held_out is not None else None
+    mask = None if validation is not None else held_out
+    saver = _Saver(run, checkpoint, identity, checkpoint_minutes)
+    try:
+        while run.batches.cursor.epoch < settings.epochs and not _exhausted(run, settings):
+            _epoch(run, linear, saver, settings, show)
+            if _finish_epoch(run, judge, mask, counts, linear, callbacks):
+                break
+            saver.now()
+    except KeyboardInterrupt:
+        if run.best is None:
+            raise
+    made.set_means(counts)
+    table = made.table if run.best is None else run.best
+    return Fit(table, made.state, intercept, run.history, run.best_epoch, run.metrics)
+
+
+def _options(engine: str, n_jobs: int | None) -> dict[str, Any]:
+    return {} if engine == "reference" else {"n_jobs": n_jobs}
+
+
+def _exhausted(run: _Run, settings: TrainSettings) -> bool:
+    """Whether the last epochs brought nothing."""
+    return run.best_epoch >= 0 and len(run.history) - 1 - run.best_epoch >= settings.patience
+
+
+class _Saver:
+    """Writes checkpoints when asked, and every so often."""
+
+    def __init__(
+        self, run: _Run, folder: Path | None, identity: Mapping[str, Any], minutes: float
+    ) -> None:
+        self._run, self._folder, self._identity = run, folder, identity
+        self._every = 60 * minutes
+        self._last = time.monotonic()
+
+    def now(self) -> None:
+        if self._folder is not None:
+            self._run.save(self._folder, self._identity)
+            self._last = time.monotonic()
+
+    def sometimes(self) -> None:
+        if time.monotonic() - self._last >= self._every:
+            self.now()
+
+
+def _base_rate(rows: Table, only: np.ndarray | None) -> float:
+    """The weighted mean of the target, summed in a fixed order."""
+    up = down = 0.0
+    for start in range(0, rows.n_rows, SCORE_ROWS):
+        batch = rows.read(start, min(start + SCORE_ROWS, rows.n_rows))
+        y, w = batch["target"][:, 0], _column(batch, "weight")
+        w = np.ones(len(y)) if w is None else w
+        if only is not None:
+            w = w * only[start : start + SCORE_ROWS]
+        up, down = up + float(np.sum(w * y)), down + float(np.sum(w))
+    if not 0 < up < down:
+        raise SettingError(
+            "the rows to train on have one class only (or no weight); "
+            "the target needs two, check the split"
+        )
+    return up / down
+
+
+def _epoch(
+    run: _Run, linear: Sequence[int], saver: _Saver, settings: TrainSettings, show: bool | None
+) -> None:
+    """The rest of the current epoch."""
+    number = run.batches.cursor.epoch
+    title = f"epoch {number + 1}/{settings.epochs}"
+    done = run.batches.cursor.batch * run.batches.batch_size
+    begun = time.perf_counter()
+    with progress(title, run.batches.n_rows, show=show) as tell:
+        fresh = done
+        for batch in run.batches:
+            loss, weight = run.engine.run(
+                batch["codes"],
+                _wide_values(batch, run.engine.layout, linear),
+                batch["target"][:, 0],
+                _column(batch, "weight"),
+            )
+            run.loss, run.weight = run.loss + loss, run.weight + weight
+            done += len(batch["codes"])
+            seconds = time.perf_counter() - begun
+            if not np.isfinite(run.loss):
+                raise DivergedError(
+                    f"the loss is {run.loss} in epoch {number + 1}: the steps are too large. "
+                    f"Lower learning_rate={settings.learning_rate} or raise "
+                    f"initial_state={settings.initial_state}"
+                )
+            mean = run.loss / run.weight if run.weight else np.nan
+            tell(done, f"loss {mean:.4f}, {(done - fresh) / seconds:,.0f} rows/s")
+            if done < run.batches.n_rows:
+                saver.sometimes()
+    run.seconds += time.perf_counter() - begun
+
+
+def _finish_epoch(
+    run: _Run,
+    judge: Table | None,
+    mask: np.ndarray | None,
+    counts: np.ndarray,
+    linear: Sequence[int],
+    callbacks: Sequence[Callback],
+) -> bool:
+    """Record the epoch and keep the table if it is the best; whether a callback says stop."""
+    record: dict[str, Any] = {
+        "epoch": len(run.history) + 1,
+        "train_loss": run.loss / run.weight,
+        "seconds": run.seconds,
+        "rows_per_second": run.batches.n_rows / max(run.seconds, 1e-9),
+    }
+    if judge is not None:
+        run.engine.set_means(counts)
+        found = evaluate(run.engine, judge, mask, linear)
+        record |= found
+        if not np.isfinite(found["logloss"]):
+            raise DivergedError("the validation loss is not a number; lower learning_rate")
+        if found["logloss"] < run.best_loss:
+            run.best_loss, run.metrics = found["logloss"], found
+            run.best_epoch = len(run.history)
+            run.best = run.engine.table.copy()
+    run.history.append(record)
+    run.loss = run.weight = run.seconds = 0.0
+    stops = [bool(callback(record)) for callback in callbacks]  # every one is told
+    return any(stops)
