@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fieldwise import DataError, FieldEncoder, SchemaError
-from fieldwise.data import chunks, frames, keys
+from fieldwise.data import frames, keys
 
 
 @parametrize_with_checks([FieldEncoder(), FieldEncoder(min_count=1, unseen="rare", n_bins=5)])
@@ -158,7 +158,6 @@ def test_chunks_do_not_matter(monkeypatch):
     whole = codes_of(frame)
     monkeypatch.setattr(frames, "CHUNK_ROWS", 7)
     assert np.array_equal(whole, codes_of(frame))
-    assert chunks.CHUNK_ROWS > 7
 
 
 def test_forgetting_raw_values_does_not_matter(monkeypatch):
@@ -499,3 +498,58 @@ def test_more_refusals():
         FieldEncoder(schema=FieldEncoder().fit(pl.DataFrame({"a": [0.5, 1.5]})).schema_).fit(
             pl.DataFrame({"a": [[1.0]]})
         )
+
+
+@given(tables, st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_fit_transform_is_fit_then_transform(table, min_count):
+    frame = as_frame(table)
+    if not frame.width:
+        return
+    encoder = FieldEncoder(min_count=min_count, kinds=kinds_for(frame))
+    together = encoder.fit_transform(frame)
+    assert np.array_equal(together, encoder.transform(frame))
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60), st.integers(2, 9))
+@settings(max_examples=60, deadline=None)
+def test_a_bins_value_lies_in_the_bin(values, n_bins):
+    frame = pl.DataFrame({"v": values})
+    encoder = FieldEncoder(kinds={"v": "quantile"}, n_bins=n_bins)
+    codes = encoder.fit_transform(frame)
+    back = encoder.inverse_transform(codes)
+    assert np.array_equal(encoder.transform(back), codes)
+
+
+def test_arrays_go_by_place_and_frames_are_left_alone():
+    encoder = FieldEncoder(min_count=1).fit(pl.DataFrame({"x1": ["a", "b"], "x0": ["c", "d"]}))
+    with pytest.warns(UserWarning, match="valid feature names"):
+        codes = encoder.transform(np.array([["a", "d"]], dtype=object))
+    assert codes.tolist() == [[1, 2]]
+    encoder = FieldEncoder(min_count=1).fit(np.array([["a", "c"], ["b", "d"]], dtype=object))
+    frame = pl.DataFrame({"p": ["a"], "q": ["d"]})
+    with pytest.raises((SchemaError, ValueError)), pytest.warns(UserWarning, match="feature names"):
+        encoder.transform(frame)
+    assert frame.columns == ["p", "q"]
+
+
+def test_codes_that_are_none():
+    encoder = FieldEncoder(min_count=1).fit(pl.DataFrame({"a": ["x", "y"]}))
+    for code in (1.5, np.nan):
+        with pytest.raises(DataError, match="whole numbers"):
+            encoder.inverse_transform([[code]])
+    with pytest.raises(SchemaError, match="min_count=9 has no say beside a schema"):
+        FieldEncoder(schema=encoder.schema_, min_count=9).fit(pl.DataFrame({"a": ["x"]}))
+
+
+def test_several_files_and_libffm(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text(f"x,y\n{name},1\nz,2\n")
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    assert FieldEncoder(min_count=1).fit_transform(paths).shape == (4, 2)
+    mixed, ones = tmp_path / "mixed.ffm", tmp_path / "ones.ffm"
+    mixed.write_text("1 0:3:1 1:8:0.5\n0 0:4:1 1:8:1\n")
+    ones.write_text("0 0:4:1 1:8:1\n")
+    encoder = FieldEncoder(min_count=1).fit(mixed)
+    assert encoder.schema_.names == ["f0", "f1"]  # the label is no field
+    assert encoder.transform(ones).tolist() == encoder.transform(mixed)[1:].tolist()

@@ -31,7 +31,7 @@ ROWS = [
 
 
 def test_public_names() -> None:
-    assert sorted(fieldwise.__all__) == [
+    assert fieldwise.__all__ == [
         "DataError",
         "Field",
         "FieldEncoder",
@@ -49,6 +49,15 @@ def test_public_names() -> None:
         "load_flights",
         "synthetic",
     ]
+
+
+@pytest.mark.parametrize("package", [fieldwise, fieldwise.data])
+def test_names_for_type_checkers_are_the_names(package) -> None:
+    """What `if TYPE_CHECKING` imports, what is imported lazily and __all__ are one list."""
+    tree = ast.parse(Path(package.__file__).read_text())
+    (block,) = (n for n in tree.body if isinstance(n, ast.If))
+    typed = {a.name for n in block.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    assert typed == set(package._WHERE) == set(package.__all__) - {"__version__"}
 
 
 @pytest.mark.parametrize("package", [fieldwise, fieldwise.data])

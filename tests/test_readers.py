@@ -184,7 +184,7 @@ BAD = [
     ("short row", "t.csv", CSV + "w,3\n", {}, "row 3: 2 values where there are 3 columns"),
     ("long row", "t.csv", CSV + "w,3,1,9\n", {}, "row 3: 4 values"),
     ("short quoted row", "t.csv", CSV + '"w,1",3\n', {}, "row 3: 2 values"),
-    ("open quote", "t.csv", CSV + '"w,3,1\n', {}, "t.csv"),
+    ("open quote", "t.csv", CSV + '"w,3,1\n', {}, "row 3: a quote where"),
     ("zero bytes", "t.csv", b"a,b,y\n\0\1,2,0\n", {}, "binary"),
     ("picture", "t.csv", b"\x89PNG\r\n\x1a\n" + b"\1" * 99, {}, "picture"),
     ("not UTF-8", "t.csv", b"a,b,y\nu,1,0\n\xff,2,1\n", {}, "row 2: byte 0xff is not UTF-8"),
@@ -198,7 +198,13 @@ BAD = [
     ("mixed", "t.csv", CSV, {"kinds": {"a": "numeric"}}, "'a'.*not all numbers"),
     ("cut Parquet", "t.parquet", b"PAR1garbage", {}, "t.parquet cannot be read"),
     ("no Parquet", "t.parquet", CSV, {"format": "parquet"}, "t.parquet cannot be read"),
-    ("cut gzip", "t.csv.gz", gzip.compress(CSV.encode() * 999)[:-40], {}, "t.csv.gz"),
+    (
+        "cut gzip",
+        "t.csv.gz",
+        gzip.compress(CSV.encode() * 999)[:-40],
+        {},
+        "compressed file is damaged",
+    ),
     ("bad libffm", "t.ffm", "1 0:3\n", {"target": None}, "row 1: '0:3' is not field:index:value"),
     ("field twice", "t.ffm", "1 0:3:1 0:4:1\n", {"target": None}, "field 0 appears twice"),
     ("not Criteo", "t.txt", CSV, {"format": "criteo", "target": None}, "40 columns"),
@@ -218,7 +224,13 @@ BAD = [
         "row 1: a quote where",
     ),
     ("CR alone", "t.csv", "a,b,y\ru,1,0\r", {}, "CR alone"),
-    ("long ragged cell", "t.csv", CSV + "w" * 200_000 + "\n", {}, "t.csv"),
+    (
+        "long ragged cell",
+        "t.csv",
+        CSV + "w" * 200_000 + "\n",
+        {},
+        r"after row 0 cannot be parsed|row 3",
+    ),
     ("two-letter separator", "t.csv", CSV, {"separator": "::"}, "must be one ASCII character"),
     ("no label", "t.ffm", "0:1:1 1:2:1\n", {"target": None}, "row 1: the line has no label"),
     ("unknown setting", "t.csv", CSV, {"colour": 1}, "'colour' is not a setting"),
@@ -335,6 +347,41 @@ def test_libffm_knows_its_target_and_its_categories(tmp_path):
     store = encode(more, tmp_path / "s", append=True)
     assert store.read(40, 42)["codes"][:, 2].tolist() == [1, 1]
     assert store.read(40, 42)["codes"][:, 1].tolist() == [3, 3]  # missing, now seen twice
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1 0:3:0.25 2:9:1", "row 1: field 0 with value 0.25 is a category"),
+        ("1 7:3:1", "row 1: field 7 with value 1 is none of the fields"),
+    ],
+)
+def test_libffm_that_does_not_fit_the_store(tmp_path, line, message):
+    lines = "".join(f"{i % 2} 0:{i}:1 2:9:{i}.5\n" for i in range(9))
+    encode(write(tmp_path / "t.ffm", lines), tmp_path / "s")
+    with pytest.raises(DataError, match=message):
+        encode(write(tmp_path / "u.ffm", line + "\n"), tmp_path / "s", append=True)
+
+
+def test_hidden_folders_are_no_data(tmp_path):
+    write(tmp_path / "a.csv", "x\n1\n")
+    for hidden in (".ipynb_checkpoints", "_temporary"):
+        (tmp_path / hidden).mkdir()
+        write(tmp_path / hidden / "b.csv", "x\n2\n")
+    assert rows(tmp_path) == [("1",)]
+
+
+def test_kinds_of_the_target(tmp_path):
+    path = write(tmp_path / "t.csv", "a,y\n" + "u,0\nv,1\nw,2\n" * 3)
+    store = encode(path, tmp_path / "s", target="y", kinds={"y": "category"})
+    assert store.schema.target.classes == ("0", "1", "2")
+    assert encode(path, tmp_path / "n", target="y").schema.target.kind == "numeric"
+    with pytest.raises(SchemaError, match="kind 'log2' is not category or numeric"):
+        encode(path, tmp_path / "l", target="y", kinds={"y": "log2"})
+    with pytest.raises(SettingError, match="cannot be dropped"):
+        encode(path, tmp_path / "l", target="y", drop=["y"])
+    with pytest.raises(SettingError, match="must be a list"):
+        encode(path, tmp_path / "l", target="y", drop="a")
 
 
 def test_times_keep_their_fractions_as_categories():

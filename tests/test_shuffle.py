@@ -43,7 +43,7 @@ def test_every_row_once_and_resumed_exactly(tmp_path_factory, n, size, seed, dat
     for batches in told:
         assert sorted(r for b in batches for r in b) == list(range(n))
         assert [len(b) for b in batches[:-1]] == [size] * (len(batches) - 1)
-    assert straight.cursor == Cursor(seed, 2, 0)
+    assert straight.cursor == Cursor(seed, 2, 0, n, size, 24)
     stop = data.draw(st.integers(0, len(told[0]) - 1))
     first = Batches(store, size, seed=seed, group_rows=24)
     taken = []
@@ -83,8 +83,28 @@ def test_another_cursor_gives_other_rows(tmp_path):
     store = numbered(tmp_path / "s", 300)
     batches = Batches(store, 50, seed=1)
     first = epoch(batches)
-    batches.cursor = Cursor(2)
+    batches.cursor = Batches(store, 50, seed=2).cursor
     assert epoch(batches) == epoch(Batches(store, 50, seed=2)) != first
+
+
+def test_a_cursor_of_another_shuffle_is_refused(tmp_path):
+    store = numbered(tmp_path / "s", 300)
+    cursor = Batches(store, 50, seed=1).cursor
+    with pytest.raises(SettingError, match="batch_size=50, here it is 60"):
+        Batches(store, 60, cursor=cursor)
+    grown = store.append(codes=np.zeros((1, 1)), target=np.zeros(1))
+    with pytest.raises(SettingError, match="n_rows=300, here it is 301"):
+        Batches(grown, 50, cursor=cursor)
+
+
+@pytest.mark.usefixtures("_small_blocks")
+def test_only_some_rows(tmp_path):
+    store = numbered(tmp_path / "s", 100)
+    only = np.arange(100) % 3 == 0
+    only[40:64] = False  # whole blocks without a row
+    batches = Batches(store, 7, seed=3, only=only, group_rows=16)
+    assert sorted(epoch(batches)) == np.flatnonzero(only).tolist()
+    assert batches.n_rows == only.sum()
 
 
 def test_bad_settings(tmp_path):

@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fieldwise import FieldEncoder, SchemaError, SettingError, StoreError, encode
+from fieldwise import DataError, FieldEncoder, SchemaError, SettingError, StoreError, encode
 from fieldwise.data import store as store_module
 from fieldwise.data.encoding import load_vocabulary
-from fieldwise.data.schema import Field, Schema
+from fieldwise.data.schema import Field, Schema, Target
 from fieldwise.data.store import Store, StoreWriter
 from fieldwise.files import sealed
 
@@ -99,6 +99,18 @@ def test_an_open_store_survives_an_append(tmp_path):
     )
 
 
+def test_appending_to_a_store_that_has_changed_is_refused(tmp_path):
+    store = make(tmp_path / "s")
+    store.append(**rows(50, seed=1))
+    with pytest.raises(StoreError, match="has changed since it was opened"):
+        store.append(**rows(50, seed=1))
+    with pytest.raises(StoreError, match="open it again"):
+        store.vocabulary_bytes()
+    assert Store(tmp_path / "s").append(**rows(50, seed=1)).n_rows == 1100
+    with pytest.raises(StoreError, match="rows 0 to 2000"):
+        Store(tmp_path / "s").read(0, 2000)
+
+
 def test_it_is_not_overwritten_unless_asked(tmp_path):
     make(tmp_path / "s")
     with pytest.raises(StoreError, match="holds a store already"):
@@ -121,6 +133,13 @@ def test_other_peoples_files_are_left_alone(tmp_path):
     with pytest.raises(StoreError, match="is a file"):
         make(tmp_path / "f")
     assert (tmp_path / "s" / "thesis.txt").read_text() == "years of work"
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for name in ("target.parquet", "weight.bin", "codes-old.bin", ".notes.tmp"):
+        (mine / name).write_text(name)
+    with pytest.raises(StoreError, match="other files"):
+        make(mine)
+    assert len(list(mine.iterdir())) == 4
 
 
 def test_an_error_while_writing_leaves_nothing(tmp_path):
@@ -287,10 +306,22 @@ def test_encode_append_refuses_another_table(tmp_path):
     encode(table(), tmp_path / "s", target="bought", drop=["w"])
     with pytest.raises(SchemaError, match="'city'"):
         encode(table().drop("city"), tmp_path / "s", append=True)
-    with pytest.raises(Exception, match="'maybe', which is not one of the classes"):
+    with pytest.raises(DataError, match=r"row 1: target 'bought' holds 'maybe', which is not one"):
         changed = table().with_columns(pl.lit("maybe").alias("bought"))
         encode(changed, tmp_path / "s", append=True)
     assert Store(tmp_path / "s").n_rows == 3000
+
+
+def test_append_takes_the_schema_the_store_was_made_with(tmp_path):
+    schema = Schema(
+        fields=(Field(name="city"), Field(name="price", kind="numeric")),
+        target=Target(column="bought", dtype="string"),
+    )
+    encode(table(), tmp_path / "s", schema=schema)
+    assert encode(table(), tmp_path / "s", schema=schema, append=True).n_rows == 6000
+    other = Schema(fields=schema.fields[:1], target=schema.target)
+    with pytest.raises(StoreError, match="another schema"):
+        encode(table(), tmp_path / "s", schema=other, append=True)
 
 
 def test_rows_with_one_value_of_a_numeric_target_can_be_appended(tmp_path):

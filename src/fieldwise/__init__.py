@@ -4,7 +4,30 @@ For every field of a table and every category of it there is one small linear mo
 fields. Start with `fieldwise inspect` on the command line, or with `encode` and `FieldEncoder`.
 """
 
+from typing import TYPE_CHECKING
+
 from ._lazy import lazily
+
+if TYPE_CHECKING:  # for type checkers and editors; the names themselves are imported when asked for
+    from .data import (
+        Field,
+        FieldEncoder,
+        Schema,
+        Store,
+        Target,
+        encode,
+        load_flights,
+        synthetic,
+    )
+    from .errors import (
+        DataError,
+        FieldwiseError,
+        MissingExtra,
+        SchemaError,
+        SettingError,
+        StoreError,
+    )
+    from .layout import Layout
 
 __version__ = "0.1.0"
 
@@ -26,7 +49,24 @@ _WHERE = {
     "synthetic": ".data",
 }
 
-__all__ = ["__version__", *sorted(_WHERE)]  # noqa: PLE0604
+__all__ = [
+    "DataError",
+    "Field",
+    "FieldEncoder",
+    "FieldwiseError",
+    "Layout",
+    "MissingExtra",
+    "Schema",
+    "SchemaError",
+    "SettingError",
+    "Store",
+    "StoreError",
+    "Target",
+    "__version__",
+    "encode",
+    "load_flights",
+    "synthetic",
+]
 
 __getattr__ = lazily(__name__, _WHERE)
 

@@ -90,6 +90,7 @@ def inspect(
     format: Format = "auto",
     drop: Drop = None,
     kind: Kind = None,
+    weight: Weight = None,
     separator: Separator = None,
     no_quotes: NoQuotes = False,
     min_count: MinCount = None,
@@ -103,6 +104,7 @@ def inspect(
         _locate(data),
         format=format,
         target=target,
+        weight=weight,
         drop=drop or [],
         kinds=_kinds(kind),
         separator=separator,
@@ -215,7 +217,3 @@ def main() -> None:
     except OSError as error:
         typer.echo(f"error: {error.filename or ''}: {error.strerror or error}", err=True)
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,7 +3,21 @@
 any table -> open_source -> infer_schema(profile(...)) -> encode -> Store -> Batches
 """
 
+from typing import TYPE_CHECKING
+
 from .._lazy import lazily
+
+if TYPE_CHECKING:
+    from .datasets import load_flights
+    from .encoder import FieldEncoder
+    from .encoding import encode, load_vocabulary
+    from .planted import Synthetic, synthetic
+    from .profiling import infer_schema, profile
+    from .readers import avazu_schema, criteo_schema, open_source
+    from .schema import Field, Schema, Target
+    from .shuffle import Batches, Cursor
+    from .store import Store, StoreWriter
+    from .vocabulary import Vocabulary
 
 _WHERE = {
     "Batches": ".shuffle",
@@ -27,7 +41,27 @@ _WHERE = {
     "synthetic": ".planted",
 }
 
-__all__ = sorted(_WHERE)  # noqa: PLE0605
+__all__ = [
+    "Batches",
+    "Cursor",
+    "Field",
+    "FieldEncoder",
+    "Schema",
+    "Store",
+    "StoreWriter",
+    "Synthetic",
+    "Target",
+    "Vocabulary",
+    "avazu_schema",
+    "criteo_schema",
+    "encode",
+    "infer_schema",
+    "load_flights",
+    "load_vocabulary",
+    "open_source",
+    "profile",
+    "synthetic",
+]
 
 __getattr__ = lazily(__name__, _WHERE)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import polars as pl
@@ -24,7 +24,7 @@ class Chunk:
     frame: pl.DataFrame
     where: str = ""  # the file, empty for a table in memory
     first_row: int = 0  # of the frame within the file
-    done: float = field(default=0, compare=False)
+    done: float = 0
 
     def locate(self, row: int) -> str:
         """Row numbers count data rows from 1, the header aside."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from .planted import Synthetic, synthetic
-
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["Synthetic", "flights_path", "load_flights", "synthetic"]
+__all__ = ["flights_path", "load_flights"]
 
 
 def flights_path() -> str:

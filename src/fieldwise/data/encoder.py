@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,12 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..errors import DataError, SchemaError
-from .chunks import Chunk, Source
+from .chunks import Source
 from .frames import to_frame
 from .learn import Learner
 from .profiling import infer_schema, profile
-from .readers import is_source, open_source
+from .readers import is_paths, is_source, open_source
 from .schema import Schema, check_names
-from .vocabulary import Vocabulary
 
 __all__ = ["FieldEncoder"]
 
@@ -67,28 +66,52 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None) -> FieldEncoder:
         """Learn the fields of X: a frame, an array, a path or anything `open_source` takes."""
+        for _ in self._learn(X):
+            pass
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, **_: Any) -> np.ndarray:
+        """fit and transform, without looking everything up a second time."""
+        rows = list(self._learn(X))
+        return self._output(*map(np.concatenate, zip(*rows, strict=True)))
+
+    def _learn(self, X: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Learns, then gives the rows' codes and values, a chunk at a time."""
         self._columns: list[str] = []
         source = self._source(X, reset=True)
-        if self.schema is not None:
-            check_names(self.schema.columns, source.columns, "column")
-        schema = self.schema or infer_schema(
-            profile(source, columns=[c for c in source.columns if c not in set(self.drop)]),
-            kinds=self.kinds,
-            fields=self.fields,
-            min_count=self.min_count,
-            unseen=self.unseen,
-            n_bins=self.n_bins,
-        )
-        self.vocabulary_ = _learn(source, schema, None)
-        return self
+        schema = self._chosen_schema(source)
+        learner = Learner(schema)
+        seen = [learner.add(chunk) for chunk in source.chunks()]
+        self.vocabulary_ = learner.finish()
+        return (learner.settle(rows, self.vocabulary_) for rows in seen)
+
+    def _chosen_schema(self, source: Source) -> Schema:
+        if self.schema is None:
+            left_out = {*self.drop, source.target}
+            return infer_schema(
+                profile(source, columns=[c for c in source.columns if c not in left_out]),
+                kinds=self.kinds,
+                fields=self.fields,
+                min_count=self.min_count,
+                unseen=self.unseen,
+                n_bins=self.n_bins,
+            )
+        plain = FieldEncoder()
+        for name in ("kinds", "drop", "min_count", "unseen", "n_bins", "fields"):
+            if getattr(self, name) != getattr(plain, name):
+                raise SchemaError(f"{name}={getattr(self, name)!r} has no say beside a schema")
+        check_names(self.schema.columns, source.columns, "column")
+        return self.schema
 
     def partial_fit(self, X: Any, y: Any = None) -> FieldEncoder:
         """Learn from more rows. New categories come after those that are there; a rare one that
         has now been seen often enough gets a row of its own. No code moves."""
         if not hasattr(self, "vocabulary_"):
             return self.fit(X, y)
-        source = self._source(X, reset=False)
-        self.vocabulary_ = _learn(source, self.schema_, self.vocabulary_)
+        learner = Learner(self.schema_, self.vocabulary_)
+        for chunk in self._source(X, reset=False).chunks():
+            learner.add(chunk)
+        self.vocabulary_ = learner.finish()
         return self
 
     @property
@@ -98,11 +121,10 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def transform(self, X: Any) -> np.ndarray:
         """codes (n, m)"""
         check_is_fitted(self)
-        parts = [self._encode(c) for c in self._source(X, reset=False).chunks()]
-        return np.concatenate(parts)
+        parts = [self.vocabulary_.encode(c) for c in self._source(X, reset=False).chunks()]
+        return self._output(*map(np.concatenate, zip(*parts, strict=True)))
 
-    def _encode(self, chunk: Chunk) -> np.ndarray:
-        codes, values = self.vocabulary_.encode(chunk)
+    def _output(self, codes: np.ndarray, values: np.ndarray) -> np.ndarray:
         linear = self.schema_.linear
         if not linear:
             return codes
@@ -117,15 +139,17 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         try:
-            array = np.asarray(to_frame(X).to_numpy() if hasattr(X, "columns") else X, np.float64)
+            array = np.array(to_frame(X).to_numpy() if hasattr(X, "columns") else X, np.float64)
         except ValueError as error:
             raise DataError(f"codes must be numbers: {error}") from error
         if array.ndim != 2 or array.shape[1] != len(self.schema_):
             raise DataError(f"codes of shape {array.shape}; expected (n, {len(self.schema_)})")
         linear = self.schema_.linear
         values = array[:, linear].astype(np.float32)
-        codes = np.where(np.isnan(array), 1, array).astype(np.int32)
-        codes[:, linear] = np.isnan(values)
+        array[:, linear] = np.isnan(values)
+        if not np.array_equal(array, np.round(array)):
+            raise DataError("codes must be whole numbers, but for linear fields")
+        codes = array.astype(np.int32)
         decoded = self.vocabulary_.decode(codes, values)
         config = getattr(self, "_sklearn_output_config", {})
         if config.get("transform") == "pandas":
@@ -144,33 +168,38 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.schema_.names, dtype=object)
 
     def _source(self, X: Any, *, reset: bool) -> Source:
-        if isinstance(X, (str, Path)) or is_source(X):
-            source = open_source(X)
+        schema = None if reset else self.schema_
+        if isinstance(X, (str, Path)) or is_source(X) or is_paths(X):
+            source = open_source(X, schema=schema)
             if reset:
                 self.n_features_in_ = len(source.columns)
                 self.feature_names_in_ = np.asarray(source.columns, dtype=object)
-            else:
-                check_names(self.schema_.columns, source.columns, "column")
         else:
-            if isinstance(X, (pl.LazyFrame, Mapping)) and not hasattr(X, "toarray"):
-                X = to_frame(X)
-            shape: tuple[int, ...] = getattr(X, "shape", ())
-            if len(shape) == 2 and 0 in shape:
-                what = "sample(s)" if shape[0] == 0 else "feature(s)"
-                raise DataError(
-                    f"Found array with 0 {what} (shape={tuple(shape)}) "
-                    "while a minimum of 1 is required."
-                )
-            frame = to_frame(X)  # before scikit-learn looks, for our own errors
-            validate_data(self, X, reset=reset, skip_check_array=True)
-            if not reset and not set(self._columns) & set(frame.columns):
-                frame.columns = self._columns  # an array, after names were learned
-            check_names(self.schema_.columns if not reset else [], frame.columns, "column")
-            source = open_source(frame)
+            source = open_source(self._frame(X, reset=reset))
+        if schema is not None:
+            check_names(schema.columns, source.columns, "column")
         if reset:
             self._columns = list(source.columns)
             check_names(self.drop, source.columns, "column in drop")
         return source
+
+    def _frame(self, X: Any, *, reset: bool) -> pl.DataFrame:
+        """The frame, after scikit-learn's checks of names and shape."""
+        if isinstance(X, (pl.LazyFrame, Mapping)) and not hasattr(X, "toarray"):
+            X = to_frame(X)
+        shape: tuple[int, ...] = getattr(X, "shape", ())
+        if len(shape) == 2 and 0 in shape:
+            what = "sample(s)" if shape[0] == 0 else "feature(s)"
+            raise DataError(
+                f"Found array with 0 {what} (shape={tuple(shape)}) while a minimum of 1 "
+                "is required."
+            )
+        frame = to_frame(X)  # before scikit-learn looks, for our own errors
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        if not reset and not hasattr(X, "columns") and not hasattr(X, "__arrow_c_stream__"):
+            # Columns without names are those of the same place.
+            frame = frame.rename(dict(zip(frame.columns, self._columns, strict=True)))
+        return frame
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -179,10 +208,3 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = []
         return tags
-
-
-def _learn(source: Source, schema: Schema, start: Vocabulary | None) -> Vocabulary:
-    learner = Learner(schema, start)
-    for chunk in source.chunks():
-        learner.add(chunk)
-    return learner.finish()

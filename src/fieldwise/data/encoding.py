@@ -1,7 +1,8 @@
-"""From any table to a store: every row is read once, coded provisionally, then settled.
+"""From any table to a store: every row is coded provisionally, then settled.
 
-Reading and parsing is the dear part, so the text is not read a second time once the counts are
-known: provisional numbers are written beside the store and turned into codes in a last pass.
+Reading and parsing is the dear part, so the table is not read again once the counts are known:
+provisional numbers are written beside the store and turned into codes in a last pass. Where the
+schema is not known, one reading goes ahead to infer it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..progress import progress
 from .chunks import Chunk, Source, ahead
 from .keys import Keys
 from .learn import Learner, Provisional
-from .profiling import infer_schema, profile
+from .profiling import ColumnProfile, infer_schema, profile
 from .readers import format_schema, open_source
 from .schema import Field, Schema, Target, check_names
 from .store import Store, StoreWriter
@@ -58,6 +59,13 @@ class _TargetReader:
             raise DataError(
                 f"{chunk.locate(row)}: target {self.target.column!r} {what}; drop such rows first"
             )
+        known = len(self.target.classes)
+        if self.target.kind == "classes" and known and out.max(initial=0) > known:
+            row = int(np.argmax(out > known))
+            raise DataError(
+                f"{chunk.locate(row)}: target {self.target.column!r} holds {column[row]!r}, which "
+                f"is not one of the classes {list(self.target.classes)} seen before"
+            )
         if len(self._seen) < 2:
             self._seen |= set(np.unique(out)[:2].tolist())
         return out
@@ -71,11 +79,6 @@ class _TargetReader:
             return self.target
         found = self._keys.values()
         known = self.target.classes
-        if known and len(found) > len(known):
-            raise DataError(
-                f"target {self.target.column!r} holds {found[len(known)]!r}, which is not one of "
-                f"the classes {list(known)} seen before"
-            )
         number = pl.col("key").cast(pl.Float64, strict=False)
         order = [number, pl.col("key")] if self.target.dtype in ("integer", "float") else ["key"]
         ranked = found.to_frame("key").with_row_index("id", offset=1)
@@ -141,11 +144,17 @@ def schema_of(
     weight: str | None = None,
     drop: Sequence[str] = (),
     kinds: Mapping[str, str] | None = None,
+    profiles: Sequence[ColumnProfile] | None = None,
     show: bool | None = False,
     **settings: Any,
 ) -> Schema:
-    """The schema of a named format, or the one inferred from a look at every column."""
+    """The schema of a named format, or the one inferred from a look at every column.
+
+    `profiles` is that look, where it was taken before.
+    """
     settings = {k: v for k, v in settings.items() if v is not None}
+    if isinstance(drop, str):
+        raise SettingError(f"drop={drop!r} must be a list of columns")
     known = format_schema(format)
     if known is not None:
         if kinds:
@@ -154,8 +163,12 @@ def schema_of(
         return replace(known, weight=weight).with_fields(**settings)
     target = target or source.target
     check_names([*drop, *([target] if target else [])], source.columns, "column")
-    looked_at = profile(source, columns=[c for c in source.columns if c not in drop], show=show)
-    schema = infer_schema(looked_at, target=target, weight=weight, kinds=kinds, **settings)
+    if target in drop:
+        raise SettingError(f"column {target!r} is the target and cannot be dropped")
+    if profiles is None:
+        wanted = [c for c in source.columns if c not in drop]
+        profiles = profile(source, columns=wanted, show=show)
+    schema = infer_schema(profiles, target=target, weight=weight, kinds=kinds, **settings)
     return replace(schema, dropped=tuple(drop))
 
 
@@ -272,12 +285,13 @@ def _write(
         spool = _Spool(writer.path)
     n_rows = 0
     try:
-        with disk_errors(writer.path), progress("encoding", source.total, show=show) as tell:
+        with progress("encoding", source.total, show=show) as tell:
             for chunk in ahead(source.chunks()):
                 rows = learner.add(chunk)
                 labels = target.add(chunk) if target else np.empty(0)
                 weights = _weights(chunk, schema.weight) if schema.weight else np.empty(0)
-                spool.write(rows.ids, rows.numbers, labels, weights)
+                with disk_errors(writer.path):
+                    spool.write(rows.ids, rows.numbers, labels, weights)
                 n_rows += chunk.frame.height
                 tell(chunk.done, f"{n_rows:,} rows")
         vocabulary = learner.finish()

@@ -7,6 +7,7 @@ objects becomes text instead of an error.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..errors import DataError, FieldwiseError, SchemaError
 from .chunks import CHUNK_ROWS, Chunk
 from .values import number_text
 
-__all__ = ["FrameSource", "LazySource", "column_names", "to_frame"]
+__all__ = ["FrameSource", "LazySource", "to_frame"]
 
 
 def to_frame(data: Any) -> pl.DataFrame:
@@ -68,14 +69,9 @@ def _category(column: pl.Series) -> pl.Series:
 def _from_pandas(data: Any) -> pl.DataFrame:
     if not hasattr(data, "columns"):
         data = data.to_frame(name=data.name if data.name is not None else "x0")
-    names = column_names(data)
-    return pl.DataFrame([_pandas_column(n, data.iloc[:, i]) for i, n in enumerate(names)])
-
-
-def column_names(data: Any) -> list[str]:
     names = [str(c) for c in data.columns]
     _no_duplicates(names)
-    return names
+    return pl.DataFrame([_pandas_column(n, data.iloc[:, i]) for i, n in enumerate(names)])
 
 
 def _no_duplicates(names: list[str]) -> None:
@@ -95,6 +91,9 @@ def _pandas_column(name: str, column: Any) -> pl.Series:
         return labels.gather(codes.set(codes < 0, None).cast(pl.UInt32)).alias(name)
     if type(dtype).__name__ == "DatetimeTZDtype":
         return _series(name, column.dt.tz_localize(None).to_numpy())
+    if type(dtype).__name__ == "StringDtype":
+        texts = column.to_numpy(dtype=object, na_value=None).tolist()
+        return pl.Series(name, texts, dtype=pl.String)
     missing = column.isna().to_numpy()
     if kind in "biuf":  # pandas' own nullable numbers
         filled = column.fillna(False if kind == "b" else 0).to_numpy()
@@ -121,15 +120,17 @@ def _series(name: str, values: Any) -> pl.Series:
         return _typed_series(name, values)
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise DataError(f"column {name!r} is {values!r}; it should hold a value a row")
+    values = list(values)
+    with suppress(TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
+        return pl.Series(name, values, dtype=pl.String, strict=True)  # text alone: no need to look
     items = [None if _is_missing(v) else v for v in values]
     kinds = {type(v) for v in items if v is not None}
-    try:
+    # Where no type of polars holds them all, text does.
+    with suppress(TypeError, OverflowError, pl.exceptions.PolarsError):
         if len(kinds) <= 1 or kinds <= {int, float}:
             column = pl.Series(name, items)
             if column.dtype != pl.Object:
                 return column
-    except (TypeError, OverflowError, pl.exceptions.PolarsError):
-        pass  # no type of polars holds them all; text does
     return pl.Series(name, [v if v is None else str(v) for v in items], dtype=pl.String)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..layout import Layout
-from .profiling import ColumnProfile, infer_schema, profile
-from .readers import format_schema, open_source
-from .schema import Field, check_names
+from .encoding import schema_of
+from .profiling import ColumnProfile, profile
+from .readers import open_source
+from .schema import Field, Schema
 
 __all__ = ["inspect_table"]
 
@@ -18,6 +19,7 @@ def inspect_table(
     *,
     format: str = "auto",
     target: str | None = None,
+    weight: str | None = None,
     drop: Sequence[str] = (),
     kinds: Mapping[str, str] | None = None,
     separator: str | None = None,
@@ -28,30 +30,35 @@ def inspect_table(
 ) -> dict[str, Any]:
     """Columns with kind, distinct values, missing and rare shares; and what a model would cost."""
     source = open_source(data, format=format, separator=separator, quote=quote)
-    known = format_schema(format, min_count)
-    if known is not None:
-        target = target or (known.target.column if known.target else None)
-        drop = [*known.dropped, *drop]
-    target = target or source.target
-    check_names([*drop, *([target] if target else [])], source.columns, "column")
     profiles = profile(source, columns=[c for c in source.columns if c not in drop], show=show)
-    if known is None:
-        settings: dict[str, Any] = {} if min_count is None else {"min_count": min_count}
-        empty = [p.name for p in profiles if p.n_missing == p.n_rows and p.name != target]
-        known = infer_schema(profiles, target=target, drop=empty, kinds=kinds, **settings)
-    fields: dict[str, list[Field]] = {}
-    for field in known.fields:
-        fields.setdefault(field.column, []).append(field)
-    columns = [_describe(p, fields.get(p.name, []), target) for p in profiles]
-    sizes = [c["rows"] for c in columns if c["rows"]]
-    layout = Layout.of(sizes or [1], rank=rank)
+    empty = [p.name for p in profiles if p.n_missing == p.n_rows and p.name != target]
+    schema = schema_of(
+        source,
+        format=format,
+        target=target,
+        weight=weight,
+        drop=drop,
+        kinds=kinds,
+        profiles=[p for p in profiles if p.name not in empty],
+        min_count=min_count,
+    )
+    by_column: dict[str, list[Field]] = {}
+    for field in schema.fields:
+        by_column.setdefault(field.column, []).append(field)
+    columns, sizes = [], []
+    for look in profiles:
+        fields = by_column.get(look.name, [])
+        rows = [_rows(look, f) for f in fields]
+        columns.append(_describe(look, fields, schema, sum(rows)))
+        sizes += rows
+    layout = Layout.of(sizes, rank=rank)
     return {
         "table": source.name,
         "n_rows": profiles[0].n_rows,
         "columns": columns,
         "cost": {
             "rank": rank,
-            "fields": len(known),
+            "fields": len(schema),
             "rows": layout.n_rows,
             "parameters": layout.n_parameters,
             # The table and Adagrad's state, four bytes an entry each.
@@ -60,35 +67,44 @@ def inspect_table(
     }
 
 
-def _describe(column: ColumnProfile, fields: list[Field], target: str | None) -> dict[str, Any]:
-    role = "target" if column.name == target else "empty" if not fields else fields[0].kind
-    if fields and fields[0].part:
-        role = "time"
-    elif fields and fields[0].binning:
-        role = f"numeric ({fields[0].binning})"
-    least = fields[0].min_count if fields else 1
+def _describe(
+    column: ColumnProfile, fields: list[Field], schema: Schema, rows: int
+) -> dict[str, Any]:
+    counted = [f for f in fields if f.is_counted and f.part is None and f.binning is None]
     return {
         "name": column.name,
-        "kind": role,
+        "kind": _role(column, fields, schema),
         "dtype": column.dtype,
         "distinct": column.n_distinct,
         "missing": column.n_missing / column.n_rows,
-        "rare": column.rare_share(least) if role == "category" else 0.0,
-        "rows": sum(_rows(column, f) for f in fields) or None,
+        "rare": column.rare_share(counted[0].min_count) if counted else 0.0,
+        "rows": rows or None,
     }
+
+
+def _role(column: ColumnProfile, fields: list[Field], schema: Schema) -> str:
+    if schema.target and column.name == schema.target.column:
+        return "target"
+    if column.name == schema.weight:
+        return "weight"
+    if not fields:
+        return "empty" if column.n_missing == column.n_rows else "not used"
+    if fields[0].part:
+        return "time"
+    return f"numeric ({fields[0].binning})" if fields[0].binning else "category"
 
 
 def _rows(column: ColumnProfile, field: Field) -> int:
     """How many rows of the table the field would own: an estimate for bins and calendar parts."""
-    missing = int(column.n_missing > 0)
+    missing = int(column.n_missing >= field.min_count)
     if field.is_linear:
         return 2
     if field.part is not None:
         usual = {"hour": 24, "weekday": 7, "month": 12, "day": 31, "minute": 60}
-        return 1 + missing + usual.get(field.part, 366)
+        return 1 + missing + min(usual.get(field.part, 366), column.n_distinct or 366)
     if field.binning == "log2":
         return 1 + missing + min(column.n_distinct or 200, 200)
     if field.is_binned:
         bins = min(field.n_bins, column.n_distinct or field.n_bins)
-        return 1 + missing + bins
+        return 1 + int(column.n_missing > 0) + bins
     return 1 + missing + int((column.counts >= field.min_count).sum())

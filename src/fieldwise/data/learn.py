@@ -21,7 +21,7 @@ from .keys import Keys
 from .numbers import ExactSum, Histogram, bin_of
 from .schema import Field, Schema
 from .values import linear_numbers, numbers_of
-from .vocabulary import FieldVocabulary, Vocabulary, bin_entries, sort_by_value
+from .vocabulary import ENTRIES, FieldVocabulary, Vocabulary, bin_entries, sort_by_value
 
 __all__ = ["Learner", "Provisional"]
 
@@ -68,8 +68,8 @@ class _Counted:
         )
         if self._start is not None:
             entries = _add_counts(entries, self._start)
-        entries = entries.filter(pl.col("count") > 0)
         first = 1 + int(entries["code"].to_numpy().max(initial=0))
+        entries = entries.filter((pl.col("count") > 0) | (pl.col("code") > 0))
         own = (pl.col("code") == 0) & (pl.col("count") >= self.field.min_count)
         fresh = sort_by_value(self.field, entries.filter(own))
         fresh = fresh.with_columns(
@@ -96,6 +96,13 @@ def _add_counts(entries: pl.DataFrame, start: pl.DataFrame) -> pl.DataFrame:
             pl.col("count") + pl.col("count_right").fill_null(0),
             pl.col("code").fill_null(0),
         )
+    )
+
+
+def _no_number(field: Field) -> SchemaError:
+    return SchemaError(
+        f"column {field.column!r} holds no number at all (every value is missing); "
+        f"drop it: drop=[{field.column!r}]"
     )
 
 
@@ -126,10 +133,7 @@ class _Binned:
     def finish(self) -> FieldVocabulary:
         if self._histogram is not None:
             if self._histogram.n_distinct == 0:
-                raise SchemaError(
-                    f"column {self.field.column!r} holds no number at all (every value is "
-                    f"missing); drop it: drop=[{self.field.column!r}]"
-                )
+                raise _no_number(self.field)
             edges = self._histogram.edges(self.field.n_bins)
             self._counts = self._histogram.counts(edges)
             self.field = replace(self.field, edges=edges)
@@ -155,8 +159,9 @@ class _Linear:
         number = linear_numbers(chunk, self.field.column)
         missing = np.isnan(number)
         finite = number[~missing]
-        self._sum.add(finite)
-        self._squares.add_squares(finite)
+        if self.field.center is None:
+            self._sum.add(finite)
+            self._squares.add_squares(finite)
         self._seen += (len(finite), int(missing.sum()))
         return number
 
@@ -164,18 +169,14 @@ class _Linear:
         if self.field.center is None:
             n = int(self._seen[0])
             if n == 0:
-                raise SchemaError(
-                    f"column {self.field.column!r} holds no number at all (every value is "
-                    f"missing); drop it: drop=[{self.field.column!r}]"
-                )
+                raise _no_number(self.field)
             mean = self._sum.value() / n
             variance = max(self._squares.value() / n - mean * mean, Fraction(0))
             # The exact root, so that it is the same on every machine.
             scale = isqrt(int(variance * 4**600)) / 2**600 if variance else 0.0
             self.field = replace(self.field, center=float(mean), scale=scale or 1.0)
         entries = {"category": ["(value)", None], "code": [0, 1], "count": self._seen.tolist()}
-        kinds = {"category": pl.String, "code": pl.Int32, "count": pl.Int64}
-        return FieldVocabulary(self.field, pl.DataFrame(entries, schema=kinds))
+        return FieldVocabulary(self.field, pl.DataFrame(entries, schema=ENTRIES))
 
     def settle(self, numbers: np.ndarray) -> np.ndarray:
         return np.isnan(numbers).astype(np.int32)

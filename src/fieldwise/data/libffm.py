@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from ..errors import DataError
-from .blocks import byte_blocks, text_head
+from .blocks import byte_blocks, is_compressed, text_head
 from .chunks import Chunk
 from .schema import Schema
 
@@ -37,16 +38,20 @@ class LibffmSource:
         self._with_fields = with_fields
         for path in self.paths:
             text_head(path)
-        self.total: float | None = float(sum(p.stat().st_size for p in self.paths))
+        plain = not any(is_compressed(p) for p in self.paths)
+        self.total = float(sum(p.stat().st_size for p in self.paths)) if plain else None
         self._numeric: set[int]
         self._names: dict[int, str]
         self.kinds: Mapping[str, str]
         if schema is None:
             self._survey()
         else:
-            names = {int(c[1:]): c for c in schema.columns if c[1:].isdigit()}
-            self._names = names
-            self._numeric = {k for k, c in names.items() if schema[c].kind == "numeric"}
+            known = [*schema.columns, *schema.dropped]
+            self._names = {int(c[1:]): c for c in known if c[1:].isdigit()}
+            fields = {f.column: f for f in schema.fields}
+            self._numeric = {
+                k for k, c in self._names.items() if c in fields and fields[c].kind == "numeric"
+            }
             self._positional = not with_fields and not self._numeric
         self.kinds = {
             n: "numeric" if k in self._numeric else "category" for k, n in self._names.items()
@@ -165,19 +170,41 @@ class LibffmSource:
         for entries, n_rows, label, path, first, done in self._entries():
             if self._positional:
                 entries = entries.with_columns(field=pl.int_range(pl.len()).over("row"))
-            frame = pl.DataFrame({"row": pl.Series(range(n_rows), dtype=pl.UInt32), "label": label})
-            repeated = entries.filter(entries.select("row", "field").is_duplicated())
-            if repeated.height:
+            self._check(entries, n_rows, path, first)
+            # Where each entry goes: one table of positions, then a gather a column.
+            columns = {key: j for j, key in enumerate(self._names)}
+            at = entries["field"].replace_strict(columns, return_dtype=pl.Int64).to_numpy()
+            place = np.full((len(columns), n_rows), -1, dtype=np.int64)
+            rows = entries["row"].to_numpy()
+            place[at, rows] = np.arange(len(rows))
+            if (again := place[at, rows] != np.arange(len(rows))).any():
+                entry = entries.row(int(np.argmax(again)), named=True)
                 raise DataError(
-                    f"{path}, row {first + repeated['row'][0] + 1:,}: field "
-                    f"{repeated['field'][0]} appears twice; one value a field and row is read"
+                    f"{path}, row {first + entry['row'] + 1:,}: field {entry['field']} appears "
+                    "twice; one value a field and row is read"
                 )
-            for key, name in self._names.items():
-                cell = "value" if key in self._numeric else "index"
-                column = entries.filter(pl.col("field") == key).select(
-                    "row", pl.col(cell).cast(pl.String).alias(name)
-                )
-                frame = frame.join(column, on="row", how="left", maintain_order="left")
+            index, value = entries["index"], entries["value"].cast(pl.String)
+            frame = {"label": label}
+            for (key, name), slot in zip(self._names.items(), place, strict=True):
+                where = pl.Series(slot)
+                source = value if key in self._numeric else index
+                frame[name] = source.gather(where.set(where < 0, None)).alias(name)
                 if not self._with_fields and not self._positional:
-                    frame = frame.with_columns(pl.col(name).fill_null("0.0"))  # sparse: 0
-            yield Chunk(frame.drop("row"), str(path), first, done)
+                    frame[name] = frame[name].fill_null("0.0")  # sparse: 0
+            yield Chunk(pl.DataFrame(frame), str(path), first, done)
+
+    def _check(self, entries: pl.DataFrame, n_rows: int, path: Path, first: int) -> None:
+        """What the columns, found in a first pass or fixed by a schema, have no place for."""
+        categories = [k for k in self._names if k not in self._numeric]
+        unknown = ~pl.col("field").is_in(list(self._names))
+        valued = pl.col("field").is_in(categories) & (pl.col("value") != 1)
+        for wrong, what in ((unknown, "is none of the fields"), (valued, "is a category")):
+            found = entries.filter(wrong)
+            if found.height:
+                entry = found.row(0, named=True)
+                raise DataError(
+                    f"{path}, row {first + entry['row'] + 1:,}: field {entry['field']} with value "
+                    f"{entry['value']:g} {what} known before"
+                )
+        if self._positional and entries.height != n_rows * len(self._names):
+            raise DataError(f"{path}: rows that do not all have {len(self._names)} entries")

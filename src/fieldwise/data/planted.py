@@ -1,8 +1,9 @@
 """Tables drawn from a known field-wise model, of any size, so that the best loss is known.
 
-Codes follow a Zipf law in every field, labels a planted model (`maths.field_scores`). Rows come in
-blocks with a random stream of their own: block 7 is the same whoever asks for it, and whatever
-came before. The same rows can be written as a store or as raw text in Criteo's and Avazu's formats.
+Codes follow a Zipf law in every field, from code 1 down to the rarest, which shares the rare row 0
+as in any vocabulary; labels follow a planted model (`maths.field_scores`). Rows come in blocks with
+a random stream of their own: block 7 is the same whoever asks for it, and whatever came before. The
+same rows can be written as a store or as raw text in Criteo's and Avazu's formats.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class Synthetic:
         random = self._random(3, block)
         codes = np.empty((n, len(self.sizes)), dtype=np.int32)
         for j, cumulative in enumerate(self._cumulative):
-            codes[:, j] = np.searchsorted(cumulative, random.random(n))
+            drawn = np.searchsorted(cumulative, random.random(n))
+            codes[:, j] = (drawn + 1) % len(cumulative)
         return codes
 
     @property

@@ -23,12 +23,12 @@ from ..errors import DataError, SchemaError
 from ..progress import progress
 from .chunks import Chunk, Source, ahead, in_parallel
 from .keys import Keys
-from .schema import Field, Schema, Target, check_names
+from .schema import Field, Schema, Target, check_names, check_settings
 from .values import field_keys
 
 __all__ = ["ColumnProfile", "infer_schema", "profile"]
 
-# A column of fractions with more distinct values than this is numeric whatever follows.
+# Distinct fractions and times are not counted past this many.
 FRACTIONS = 1 << 16
 WHOLE = r"^\s*[+-]?(0|[1-9][0-9]*)(\.0*)?\s*$"  # 007 is a name, not a number
 DATE = r"^\d{4}-\d{2}-\d{2}"
@@ -65,8 +65,6 @@ class ColumnProfile:
 
     def rare_share(self, min_count: int) -> float:
         """The share of rows whose value is seen fewer than `min_count` times."""
-        if self.kind == "numeric" or not self.n_rows:
-            return 0.0
         return float(self.counts[self.counts < min_count].sum()) / self.n_rows
 
 
@@ -93,8 +91,6 @@ class _Look:
         elif said == "empty":
             self.n_missing += len(column)
             return
-        elif said in ("date", "time"):
-            self._keys = None  # nearly every time is another; its parts are what counts
         if self._keys is None:
             self.n_missing += column.null_count()
             if said == "text":
@@ -110,13 +106,15 @@ class _Look:
             self._seen = self._keys.size
             self._judge(fresh.unique())
         fractions = self._could_be["number"] and not self._could_be["whole"]
-        if fractions and said in ("float", "text") and self._keys.size > FRACTIONS:
+        many = said == "time" or (fractions and said in ("float", "text"))
+        if many and self._keys.size > FRACTIONS:
             self._keys = None
 
     def _judge(self, fresh: pl.Series) -> None:
         """What the values seen so far could all be."""
         could = self._could_be
         if fresh.dtype == pl.String:
+            fresh = fresh.filter(fresh.str.strip_chars() != "")
             if could["whole"]:
                 could["whole"] = bool(fresh.str.contains(WHOLE).all())
             if could["number"]:
@@ -168,8 +166,6 @@ class _Look:
             if could["number"]:
                 return "float"
             return "time" if could["clock"] else "string"
-        if said == {"float"}:
-            return "integer" if self._could_be["whole"] else "float"
         if said <= {"integer", "float"}:
             return "integer" if self._could_be["whole"] else "float"
         return said.pop() if len(said) == 1 else "string"
@@ -227,7 +223,10 @@ def infer_schema(
     check_names(kinds, by_name, "column in kinds")
     check_names(drop, by_name, "column in drop")
     check_names([target] if target is not None else [], by_name, "target")
+    if weight in kinds:
+        raise SchemaError(f"column {weight!r} is the weight; it has no kind")
     check_names([weight] if weight is not None else [], by_name, "weight")
+    check_settings(settings)
     own = {name: dict(v) for name, v in (fields or {}).items()}
     found: list[Field] = []
     for name, column in by_name.items():
@@ -242,7 +241,7 @@ def infer_schema(
         )
     return Schema(
         fields=tuple(_changed(f, own.get(f.name, {})) for f in found),
-        target=_target(by_name[target]) if target is not None else None,
+        target=_target(by_name[target], kinds.get(target)) if target is not None else None,
         weight=weight,
         dropped=tuple(drop),
     )
@@ -258,10 +257,6 @@ def _changed(field: Field, settings: dict[str, Any]) -> Field:
 
 
 def _fields(column: ColumnProfile, kind: str | None, settings: dict[str, Any]) -> list[Field]:
-    allowed = ("min_count", "unseen", "n_bins")
-    unknown = [s for s in settings if s not in allowed]
-    if unknown:
-        raise SchemaError(f"{unknown[0]!r} is not a setting of all fields: {', '.join(allowed)}")
     name = column.name
     if kind is not None and kind not in KIND_WORDS:
         raise SchemaError(f"column {name!r}: kind {kind!r} is not one of {', '.join(KIND_WORDS)}")
@@ -295,12 +290,14 @@ def _fields(column: ColumnProfile, kind: str | None, settings: dict[str, Any]) -
             f"column {name!r} is asked to be numeric but holds {column.dtype} values "
             "that are not all numbers"
         )
+    if kind == "log2" and column.dtype == "boolean":
+        raise SchemaError(f"column {name!r} holds truth values; the log rule needs numbers")
     binning = None if kind == "numeric" else kind
     return [Field(name=name, kind="numeric", binning=binning, dtype="float", **settings)]
 
 
-def _target(column: ColumnProfile) -> Target:
-    """Two values, or words: classes. More numbers than two: a number."""
+def _target(column: ColumnProfile, kind: str | None) -> Target:
+    """Two values, or words: classes. More numbers than two: a number, unless told otherwise."""
     if column.n_missing:
         raise DataError(
             f"target {column.name!r} is missing in {column.n_missing:,} of {column.n_rows:,} rows; "
@@ -309,6 +306,12 @@ def _target(column: ColumnProfile) -> Target:
     if column.n_distinct == 1:
         raise DataError(f"target {column.name!r} has the same value in every row: nothing to learn")
     dtype = column.dtype if column.dtype in ("integer", "float", "boolean") else "string"
-    words = dtype in ("string", "boolean")
-    few = column.n_distinct == 2
-    return Target(column=column.name, kind="classes" if words or few else "numeric", dtype=dtype)
+    if kind not in (None, "category", "numeric"):
+        raise SchemaError(f"target {column.name!r}: kind {kind!r} is not category or numeric")
+    if kind == "numeric" and dtype == "string":
+        raise SchemaError(f"target {column.name!r} is asked to be numeric but holds words")
+    if kind is None:
+        kind = "category" if dtype in ("string", "boolean") or column.n_distinct == 2 else "numeric"
+    return Target(
+        column=column.name, kind="classes" if kind == "category" else "numeric", dtype=dtype
+    )

@@ -20,7 +20,15 @@ from .libffm import LibffmSource
 from .schema import Field, Schema, Target
 from .text import NULL_WORDS, TextSource
 
-__all__ = ["FORMATS", "avazu_schema", "criteo_schema", "format_schema", "is_source", "open_source"]
+__all__ = [
+    "FORMATS",
+    "avazu_schema",
+    "criteo_schema",
+    "format_schema",
+    "is_paths",
+    "is_source",
+    "open_source",
+]
 
 FORMATS = ("auto", "csv", "tsv", "parquet", "arrow", "libffm", "libsvm", "criteo", "avazu")
 
@@ -113,7 +121,7 @@ def open_source(
     """
     if format not in FORMATS:
         raise SettingError(f"format={format!r} is not one of {', '.join(FORMATS)}")
-    if isinstance(data, (str, Path)) or _is_paths(data):
+    if isinstance(data, (str, Path)) or is_paths(data):
         paths = _paths(data)
         format = _format(paths, format)
         if format in ("libffm", "libsvm"):
@@ -133,7 +141,8 @@ def is_source(data: Any) -> bool:
     return all(hasattr(data, name) for name in ("chunks", "columns", "kinds", "target"))
 
 
-def _is_paths(data: Any) -> bool:
+def is_paths(data: Any) -> bool:
+    """Whether it is a list of paths."""
     return (
         isinstance(data, (list, tuple))
         and len(data) > 0
@@ -150,7 +159,7 @@ def _paths(data: Any) -> list[Path]:
         is_folder, is_there = path.is_dir(), path.exists()
     if is_folder:
         known = [p for p in sorted(path.rglob("*")) if p.is_file() and _ending(p) in ENDINGS]
-        known = [p for p in known if not p.name.startswith((".", "_"))]
+        known = [p for p in known if not _is_hidden(p.relative_to(path))]
         if not known:
             raise DataError(
                 f"{path} holds no table: no file ends with {', '.join(sorted(set(ENDINGS)))} "
@@ -164,6 +173,10 @@ def _paths(data: Any) -> list[Path]:
     if not found:
         raise DataError(f"{data}: no such file or folder")
     return found
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)
 
 
 def _ending(path: Path) -> str:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 from ..errors import SchemaError, unknown_column
@@ -24,6 +25,7 @@ DTYPES = ("string", "integer", "float", "boolean")
 PARTS = ("date", "year", "month", "day", "weekday", "hour", "minute")
 BINNINGS = ("quantile", "log2", "linear", "edges")
 UNSEEN = ("mean", "rare", "error")
+SHARED = ("min_count", "unseen", "n_bins")
 
 
 def _one_of(name: str, setting: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -66,12 +68,18 @@ class Field:
             _one_of(self.name, "binning", self.binning, BINNINGS)
             if self.binning == "log2":  # its bins are whole numbers
                 object.__setattr__(self, "dtype", "integer")
-        elif self.binning is not None:
-            raise SchemaError(f"field {self.name!r}: binning={self.binning!r} needs kind='numeric'")
+            if self.part is not None:
+                raise SchemaError(f"field {self.name!r}: a calendar part is a category")
+        elif self.binning is not None or self.edges is not None:
+            what = f"binning={self.binning!r}" if self.binning else "edges"
+            raise SchemaError(f"field {self.name!r}: {what} needs kind='numeric'")
+        if (self.center is None) != (self.scale is None) or self.scale == 0:
+            raise SchemaError(f"field {self.name!r}: center and scale go together, scale above 0")
         for setting in ("min_count", "n_bins"):
-            if getattr(self, setting) < 1:
+            value = getattr(self, setting)
+            if not isinstance(value, Integral) or value < 1:
                 raise SchemaError(
-                    f"field {self.name!r}: {setting}={getattr(self, setting)} must be at least 1"
+                    f"field {self.name!r}: {setting}={value!r} must be a whole number of at least 1"
                 )
         if self.edges is not None:
             self._check_edges()
@@ -169,10 +177,8 @@ class Schema:
         return [i for i, f in enumerate(self.fields) if f.is_linear]
 
     def with_fields(self, **changes: Any) -> Schema:
-        """The same setting changed in every field it applies to."""
-        unknown = set(changes) - {f.name for f in fields(Field)}
-        if unknown:
-            raise SchemaError(f"a field has no setting {sorted(unknown)[0]!r}")
+        """The same settings changed in every field."""
+        check_settings(changes)
         return replace(self, fields=tuple(replace(f, **changes) for f in self.fields))
 
     def to_dict(self) -> dict[str, Any]:
@@ -227,8 +233,11 @@ class Schema:
             raise SchemaError("not a fieldwise schema: the JSON is not an object")
         return cls.from_dict(body)
 
-    def difference(self, other: Schema) -> str:
-        """One line that says how `other` differs, empty where it does not."""
+    def difference(self, other: Schema, *, settled: bool = False) -> str:
+        """One line that says how `other` differs, empty where it does not.
+
+        `settled`: what this schema leaves open (edges, scales, classes) may be anything in `other`.
+        """
         if self.names != other.names:
             gone = [n for n in self.names if n not in other.names]
             new = [n for n in other.names if n not in self.names]
@@ -238,13 +247,24 @@ class Schema:
         for a, b in zip(self.fields, other.fields, strict=True):
             for part in fields(Field):
                 mine, theirs = getattr(a, part.name), getattr(b, part.name)
-                if mine != theirs:
+                open_ = settled and mine is None and part.name in ("edges", "center", "scale")
+                if mine != theirs and not open_:
                     return f"field {a.name!r} has {part.name}={theirs!r} instead of {mine!r}"
-        if self.target != other.target:
+        target = other.target
+        if settled and self.target and target and not self.target.classes:
+            target = replace(target, classes=())
+        if self.target != target:
             return f"the target is {other.target} instead of {self.target}"
         if self.weight != other.weight:
             return f"the weight is {other.weight!r} instead of {self.weight!r}"
         return ""
+
+
+def check_settings(settings: Iterable[str]) -> None:
+    """Raise unless these are settings that all fields share."""
+    for name in settings:
+        if name not in SHARED:
+            raise SchemaError(f"{name!r} is not a setting of all fields: {', '.join(SHARED)}")
 
 
 def _build(kind: type, body: Mapping[str, Any]) -> Any:

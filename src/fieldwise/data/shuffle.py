@@ -4,14 +4,15 @@ The rows of an epoch are put in order in two steps: blocks of neighbouring rows 
 the rows within each group of blocks. A group is read in long runs and held in memory, so a table
 larger than memory still streams; a table that fits in one group is shuffled entirely.
 
-The order is a function of (seed, epoch, number of rows) alone. It is drawn from the raw bits of
-Philox, whose stream is fixed, so it is the same on every machine and with every NumPy.
+The order is a function of seed, epoch, the number of rows and the size of a group. It is drawn from
+the raw bits of Philox, whose stream is fixed, so it is the same on every machine and with every
+NumPy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -53,18 +54,21 @@ class Rows:
 
 @dataclass(frozen=True)
 class Cursor:
-    """Where a shuffle stands: the next batch to give."""
+    """Where a shuffle stands: the next batch to give, and what its order was drawn for."""
 
     seed: int
-    epoch: int = 0
-    batch: int = 0
+    epoch: int
+    batch: int
+    n_rows: int
+    batch_size: int
+    group_rows: int
 
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
 
     @classmethod
     def from_dict(cls, body: dict[str, Any]) -> Cursor:
-        return cls(int(body["seed"]), int(body["epoch"]), int(body["batch"]))
+        return cls(**{f.name: int(body[f.name]) for f in fields(cls)})
 
 
 def _order(n: int, *key: int) -> np.ndarray:
@@ -80,6 +84,8 @@ class Batches:
     for batch in batches:            # the rest of the current epoch; then the cursor is on the next
         batch["codes"], batch["target"], ...
     batches.cursor                   # save it; Batches(store, 2048, cursor=...) goes on from there
+
+    A cursor brings its own seed.
 
     `only` (n_rows,) is true for the rows to use.
     """
@@ -107,11 +113,25 @@ class Batches:
         else:
             self._sizes = np.add.reduceat(only, starts, dtype=np.int64)
         self.n_rows = int(self._sizes.sum())
-        self.cursor = cursor or Cursor(seed)
-        if self.cursor.seed < 0:
-            raise SettingError(f"seed={self.cursor.seed} must be at least 0")
+        if seed < 0:
+            raise SettingError(f"seed={seed} must be at least 0")
         self._per_group = group_rows // BLOCK
+        self._cursor = Cursor(seed, 0, 0, self.n_rows, batch_size, group_rows)
+        if cursor is not None:
+            self.cursor = cursor
         self._loaded: tuple[tuple[int, int, int], dict[str, np.ndarray]] | None = None
+
+    @property
+    def cursor(self) -> Cursor:
+        return self._cursor
+
+    @cursor.setter
+    def cursor(self, cursor: Cursor) -> None:
+        for name in ("n_rows", "batch_size", "group_rows"):
+            mine, its = getattr(self._cursor, name), getattr(cursor, name)
+            if mine != its:
+                raise SettingError(f"the cursor was taken with {name}={its}, here it is {mine}")
+        self._cursor = cursor
 
     def __len__(self) -> int:
         """Batches in an epoch; the last may be smaller."""
@@ -159,9 +179,9 @@ class Batches:
                 rows = self._load(group, groups[group], epoch)
                 parts.append({k: a[start - first : upto - first] for k, a in rows.items()})
                 start = upto
-            self.cursor = Cursor(self.cursor.seed, epoch, self.cursor.batch + 1)
+            self._cursor = replace(self._cursor, batch=self._cursor.batch + 1)
             if len(parts) == 1:
                 yield parts[0]
             else:
                 yield {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
-        self.cursor = Cursor(self.cursor.seed, epoch + 1, 0)
+        self._cursor = replace(self._cursor, epoch=epoch + 1, batch=0)

@@ -17,11 +17,12 @@ Needs NumPy and nothing else.
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -37,6 +38,10 @@ __all__ = ["ARRAYS", "Store", "StoreWriter"]
 FORMAT = 1
 HEADER = "header.json"
 ARRAYS = {"codes": "<i4", "values": "<f4", "target": "<f8", "weight": "<f8"}
+OWN = re.compile(
+    r"header\.json|(codes|values|target|weight|provisional)-\d+\.bin|vocabulary-\d+\.parquet"
+    r"|\.(header\.json|vocabulary-\d+\.parquet)\.tmp"
+)
 BLOCK_ROWS = 1 << 16  # rows under one checksum, in stores made from now on
 
 
@@ -128,7 +133,9 @@ class StoreWriter:
     @classmethod
     def append(cls, store: Store) -> StoreWriter:
         """More rows for a store that is there."""
-        return cls(store.path, json.loads(json.dumps(store.header)), store.n_rows)
+        if _read_header(store.path) != store.header:
+            raise StoreError(f"{store.path} has changed since it was opened; open it again")
+        return cls(store.path, deepcopy(store.header), store.n_rows)
 
     def __enter__(self) -> StoreWriter:
         self._files: dict[str, BinaryIO] = {}
@@ -226,15 +233,8 @@ def _as_bytes(array: np.ndarray, spec: _Array) -> memoryview:
 
 
 def _own_files(path: Path) -> list[Path]:
-    """Files in the folder that a writer made, finished or not."""
-    stems = (*ARRAYS, "vocabulary", "provisional")
-    return [
-        p
-        for p in path.iterdir()
-        if p.name == HEADER
-        or (p.name.startswith(".") and p.name.endswith(".tmp"))
-        or (p.suffix in (".bin", ".parquet") and p.stem.rsplit("-", 1)[0] in stems)
-    ]
+    """Files in the folder that a writer made, finished or not; nothing else is ever removed."""
+    return [p for p in path.iterdir() if OWN.fullmatch(p.name)]
 
 
 def _sweep(path: Path, body: Mapping[str, Any]) -> None:
@@ -293,7 +293,10 @@ class Store:
         try:
             content = file.read_bytes()
         except OSError as error:
-            raise StoreError(f"{file} cannot be read: {error.strerror}") from error
+            raise StoreError(
+                f"{file} cannot be read: {error.strerror}; if rows were appended since the store "
+                "was opened, open it again"
+            ) from error
         if zlib.crc32(content) != said["checksum"]:
             raise StoreError(f"{file} was altered; encode the table again")
         return content
@@ -304,6 +307,8 @@ class Store:
 
     def read(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """Rows start .. stop of every array, checked."""
+        if not 0 <= start <= stop <= self.n_rows:
+            raise StoreError(f"rows {start} to {stop} of {self.path}, which has {self.n_rows}")
         self._check(start, stop)
         return {k: m[start:stop] for k, m in self._maps.items()}
 
@@ -330,7 +335,7 @@ class Store:
 
     def require(self, schema: Schema) -> None:
         """Raise unless the store was encoded with this schema."""
-        difference = schema.difference(self.schema)
+        difference = schema.difference(self.schema, settled=True)
         if difference:
             raise StoreError(f"{self.path} was encoded with another schema: {difference}")
 

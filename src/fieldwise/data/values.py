@@ -67,7 +67,7 @@ def numbers_of(chunk: Chunk, name: str) -> np.ndarray:
     ):
         raise DataError(f"column {name!r} is numeric but holds {dtype} values")
     number = _as_number(column)
-    if dtype.is_numeric() or dtype == pl.Boolean:
+    if dtype.is_numeric() or dtype == pl.Boolean or not np.isnan(number).any():
         return number
     text = as_text(column).str.strip_chars()
     bad = np.isnan(number) & (text.is_not_null() & ~text.is_in(NO_NUMBER)).to_numpy()

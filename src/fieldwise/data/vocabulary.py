@@ -75,9 +75,8 @@ class FieldVocabulary:
         """What a person reads for each code; None is missing."""
         own = ("(value)",) if self.field.is_linear else ("(rare)",)
         out: list[str | None] = [*own, *[None] * (self.size - 1)]
-        for category, code, _ in self.entries.iter_rows():
-            if code > 0:
-                out[code] = category
+        for category, code, _ in self.entries.filter(pl.col("code") > 0).iter_rows():
+            out[code] = category
         return out
 
     @property
@@ -111,7 +110,7 @@ class FieldVocabulary:
     def _typed(self, keys: pl.Series) -> pl.Series:
         if self.field.dtype == "integer":
             whole = keys.cast(pl.Int64, strict=False)
-            longer = whole.null_count() > keys.null_count()
+            longer = keys.filter(whole.is_null()).str.contains(r"^-?[0-9]+$").any()
             return keys.cast(pl.Int128, strict=False) if longer else whole
         if self.field.dtype == "float":
             return keys.cast(pl.Float64, strict=False)
@@ -126,7 +125,7 @@ class FieldVocabulary:
         if not edges:
             return [0.0]
         inner = [(a + b) / 2 for a, b in pairwise(edges)]
-        return [edges[0], *inner, edges[-1]]
+        return [float(np.nextafter(edges[0], -np.inf)), *inner, edges[-1]]
 
     def scaled(self, numbers: np.ndarray) -> np.ndarray:
         """The values of a linear field, float32; 1 where missing, for the row of missing."""
