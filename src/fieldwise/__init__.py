@@ -23,11 +23,15 @@ if TYPE_CHECKING:  # for type checkers and editors; the names themselves are imp
         DataError,
         FieldwiseError,
         MissingExtra,
+        ModelError,
         SchemaError,
         SettingError,
         StoreError,
+        TrainingError,
     )
+    from .estimators import FieldwiseClassifier
     from .layout import Layout
+    from .model import FieldwiseModel
 
 __version__ = "0.1.0"
 
@@ -35,9 +39,13 @@ _WHERE = {
     "DataError": ".errors",
     "FieldwiseError": ".errors",
     "MissingExtra": ".errors",
+    "ModelError": ".errors",
     "SchemaError": ".errors",
     "SettingError": ".errors",
     "StoreError": ".errors",
+    "TrainingError": ".errors",
+    "FieldwiseClassifier": ".estimators",
+    "FieldwiseModel": ".model",
     "Layout": ".layout",
     "Field": ".data",
     "FieldEncoder": ".data",
@@ -53,15 +61,19 @@ __all__ = [
     "DataError",
     "Field",
     "FieldEncoder",
+    "FieldwiseClassifier",
     "FieldwiseError",
+    "FieldwiseModel",
     "Layout",
     "MissingExtra",
+    "ModelError",
     "Schema",
     "SchemaError",
     "SettingError",
     "Store",
     "StoreError",
     "Target",
+    "TrainingError",
     "__version__",
     "encode",
     "load_flights",

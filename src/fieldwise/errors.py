@@ -4,6 +4,8 @@
     |-- DataError      the input cannot be read, or holds what no field can take
     |-- SchemaError    columns, kinds or settings of fields that do not fit the table
     |-- StoreError     an encoded table that is cut short, altered, or of another schema
+    |-- ModelError     a model folder with a missing or altered file, or of a newer format
+    |-- TrainingError  the loss is no longer a number
     |-- SettingError   an argument out of its range
     `-- MissingExtra   an optional package that is not installed
 
@@ -20,9 +22,11 @@ __all__ = [
     "DataError",
     "FieldwiseError",
     "MissingExtra",
+    "ModelError",
     "SchemaError",
     "SettingError",
     "StoreError",
+    "TrainingError",
     "unknown_column",
 ]
 
@@ -41,6 +45,14 @@ class SchemaError(FieldwiseError, ValueError):
 
 class StoreError(FieldwiseError):
     """An encoded table that is cut short, altered, or of another schema."""
+
+
+class ModelError(FieldwiseError):
+    """A model folder with a missing or altered file, or of a newer format."""
+
+
+class TrainingError(FieldwiseError):
+    """The loss is no longer a number."""
 
 
 class SettingError(FieldwiseError, ValueError):

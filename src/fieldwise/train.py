@@ -17,21 +17,17 @@ import numpy as np
 from . import checkpoint as checkpoints
 from .data.shuffle import Batches, Cursor, Table
 from .engines import Engine, StepSettings, make_engine
-from .errors import FieldwiseError, SettingError
+from .errors import SettingError, TrainingError
 from .layout import Layout
 from .losses import log_odds
 from .metrics import binary_metrics
 from .progress import progress
 
-__all__ = ["DivergedError", "Fit", "TrainSettings", "initialise", "train"]
+__all__ = ["Fit", "TrainSettings", "evaluate", "initialise", "train"]
 
 CHUNK_ROWS = 1 << 17  # rows handed to the engine at a time
 SCORE_ROWS = 1 << 16
 Callback = Callable[[dict[str, Any]], bool | None]
-
-
-class DivergedError(FieldwiseError):
-    """The loss is no longer a number, or ran away."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,7 +316,7 @@ def _epoch(
             done += len(batch["codes"])
             seconds = time.perf_counter() - begun
             if not np.isfinite(run.loss):
-                raise DivergedError(
+                raise TrainingError(
                     f"the loss is {run.loss} in epoch {number + 1}: the steps are too large. "
                     f"Lower learning_rate={settings.learning_rate} or raise "
                     f"initial_state={settings.initial_state}"
@@ -352,7 +348,7 @@ def _finish_epoch(
         found = evaluate(run.engine, judge, mask, linear)
         record |= found
         if not np.isfinite(found["logloss"]):
-            raise DivergedError("the validation loss is not a number; lower learning_rate")
+            raise TrainingError("the validation loss is not a number; lower learning_rate")
         if found["logloss"] < run.best_loss:
             run.best_loss, run.metrics = found["logloss"], found
             run.best_epoch = len(run.history)

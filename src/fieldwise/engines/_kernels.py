@@ -110,7 +110,7 @@ def score(table, rows, values, starts, offset, out, n_threads, has_values):
             out[s] = offset + _forward_sample(table, rows[s], x, starts, a, c, has_values)
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, nogil=True)
 def score_serial(table, rows, values, starts, offset, out, has_values):
     """The same in the calling thread: for small inputs, and for many threads of a server."""
     a, c = np.empty(table.shape[1], np.float32), np.empty(table.shape[1], np.float32)

@@ -21,8 +21,9 @@ from ..errors import SettingError
 from ..layout import Layout
 from . import StepSettings, _kernels
 
-__all__ = ["CpuEngine", "make"]
+__all__ = ["CpuEngine", "make", "score", "table_rows"]
 
+SMALL = 256  # rows not worth waking other threads for
 PENALTY_ROWS = 8192  # rows of a block: its slopes stay in the second cache
 
 # Numba's simplest threading layer may not be entered twice at once.
@@ -58,6 +59,43 @@ def _check_memory(layout: Layout) -> None:
         )
 
 
+def table_rows(layout: Layout, codes: np.ndarray) -> np.ndarray:
+    """Rows of the table, contiguous int32; unseen codes have theirs after all others."""
+    rows = np.add(codes, layout.offsets[:-1].astype(np.int32), dtype=np.int32)
+    unseen = codes < 0
+    if unseen.any():
+        rows = np.where(unseen, layout.n_rows + np.arange(layout.n_fields, dtype=np.int32), rows)
+    return np.ascontiguousarray(rows)
+
+
+def score(
+    table: np.ndarray,
+    layout: Layout,
+    codes: np.ndarray,
+    values: np.ndarray | None,
+    intercept: float,
+    n_threads: int | None = None,
+) -> np.ndarray:
+    """z of every row; table (d + m, at least R + 1) float32 ends with the rows for unseen values.
+
+    Safe to call from many threads: those that find the parallel kernel busy work by themselves.
+    """
+    rows = table_rows(layout, codes)
+    x, valued = _values(values)
+    out = np.empty(len(rows), np.float32)
+    common = (table, rows, x, layout.starts, np.float32(intercept), out)
+    if len(rows) < SMALL or not _RUNNING.acquire(blocking=False):
+        _kernels.score_serial(*common, valued)
+        return out
+    try:
+        n_threads = n_threads or numba.config.NUMBA_NUM_THREADS
+        numba.set_num_threads(n_threads)
+        _kernels.score(*common, n_threads, valued)
+    finally:
+        _RUNNING.release()
+    return out
+
+
 class CpuEngine:
     """See `Engine`."""
 
@@ -74,8 +112,8 @@ class CpuEngine:
         self.n_steps = 0
         cores = numba.config.NUMBA_NUM_THREADS
         self.n_threads = min(n_jobs, cores) if n_jobs and n_jobs > 0 else cores
-        self._offset = np.float32(intercept)
-        self._starts = layout.starts.astype(np.int64)
+        self._intercept = float(intercept)
+        self._starts = layout.starts
         shape = (layout.n_rows + layout.n_fields, padded(layout))
         self._table = np.zeros(shape, np.float32)  # the last rows stand for unseen values
         self._state = np.zeros(shape, np.float32)
@@ -83,15 +121,6 @@ class CpuEngine:
         self.table = self._table[: layout.n_rows, :width]
         self.state = self._state[: layout.n_rows, :width]
         self._scratch: tuple[np.ndarray, ...] | None = None
-
-    def _rows(self, codes: np.ndarray) -> np.ndarray:
-        """Rows of the table, contiguous int32."""
-        rows = np.add(codes, self.layout.offsets[:-1].astype(np.int32), dtype=np.int32)
-        unseen = codes < 0
-        if unseen.any():
-            last = self.layout.n_rows + np.arange(self.layout.n_fields, dtype=np.int32)
-            rows = np.where(unseen, last, rows)
-        return np.ascontiguousarray(rows)
 
     def _make_scratch(self) -> tuple[np.ndarray, ...]:
         size, m = self.settings.batch_size, self.layout.n_fields
@@ -117,7 +146,7 @@ class CpuEngine:
     ) -> tuple[float, float]:
         if self._scratch is None:
             self._scratch = self._make_scratch()
-        rows = self._rows(codes)
+        rows = table_rows(self.layout, codes)
         y = np.ascontiguousarray(target, np.float32)
         w = np.ones(len(y), np.float32) if weight is None else weight.astype(np.float32)
         x, valued = _values(values)
@@ -146,7 +175,17 @@ class CpuEngine:
         s = self.settings
         self.n_steps += -(-len(rows) // s.batch_size)
         return _kernels.train_steps(
-            *(self._table, self._state, rows, x, y, w, self._starts, self._offset, self._scratch),
+            *(
+                self._table,
+                self._state,
+                rows,
+                x,
+                y,
+                w,
+                self._starts,
+                np.float32(self._intercept),
+                self._scratch,
+            ),
             *(s.batch_size, np.float32(s.learning_rate), np.float32(s.weight_decay)),
             *(self.n_threads, valued),
         )
@@ -160,7 +199,18 @@ class CpuEngine:
         n = len(rows)
         self.n_steps += 1
         total = _kernels.forward(
-            *(self._table, rows, x, y, w, self._starts, self._offset, a[:n], c[:n], losses[:n]),
+            *(
+                self._table,
+                rows,
+                x,
+                y,
+                w,
+                self._starts,
+                np.float32(self._intercept),
+                a[:n],
+                c[:n],
+                losses[:n],
+            ),
             *(self.n_threads, valued),
         )
         runs = _kernels.group(
@@ -188,19 +238,7 @@ class CpuEngine:
         return float(np.sum(losses[:n], dtype=np.float64)), total
 
     def scores(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray:
-        rows = self._rows(codes)
-        x, valued = _values(values)
-        out = np.empty(len(rows), np.float32)
-        common = (self._table, rows, x, self._starts, self._offset, out)
-        if len(rows) < 256 or not _RUNNING.acquire(blocking=False):
-            _kernels.score_serial(*common, valued)
-            return out
-        try:
-            numba.set_num_threads(self.n_threads)
-            _kernels.score(*common, self.n_threads, valued)
-        finally:
-            _RUNNING.release()
-        return out
+        return score(self._table, self.layout, codes, values, self._intercept, self.n_threads)
 
     def set_means(self, counts: np.ndarray) -> None:
         means = maths.mean_rows(self.table, self.layout, counts)

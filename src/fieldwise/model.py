@@ -1,0 +1,251 @@
+"""A trained model: schema, vocabulary and table. Scores raw rows, saves, loads.
+
+    model/
+      model.json           format, schema, layout, intercept, settings, metrics, history, checksums
+      table.safetensors    table (d + m, R + 1) float32; the last m rows are the means of fields
+      vocabulary.parquet   field, category, code, count
+
+No pickle anywhere. The table is mapped, not copied, when a model is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import __version__, maths
+from .data.chunks import Chunk, Source
+from .data.readers import open_source
+from .data.schema import Schema, check_names
+from .data.vocabulary import Vocabulary
+from .errors import ModelError, SchemaError
+from .files import disk_errors, read_sealed, sealed, sync_folder
+from .layout import Layout
+from .losses import sigmoid
+from .train import Fit
+
+__all__ = ["FieldwiseModel"]
+
+FORMAT = 1
+HEADER, TABLE, WORDS = "model.json", "table.safetensors", "vocabulary.parquet"
+
+
+@dataclass
+class FieldwiseModel:
+    """`rows` is the whole table, the means of fields at its end; `table` leaves those out."""
+
+    vocabulary: Vocabulary
+    layout: Layout
+    rows: np.ndarray
+    intercept: float
+    settings: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, vocabulary: Vocabulary, layout: Layout, fit: Fit, settings: Mapping[str, Any]
+    ) -> FieldwiseModel:
+        counts = np.concatenate([f.counts() for f in vocabulary.fields])
+        table = np.asarray(fit.table, dtype=np.float32)
+        rows = np.concatenate([table, maths.mean_rows(table, layout, counts)])
+        return cls(
+            vocabulary,
+            layout,
+            rows,
+            float(fit.intercept),
+            dict(settings),
+            dict(fit.metrics),
+            list(fit.history),
+        )
+
+    @property
+    def schema(self) -> Schema:
+        return self.vocabulary.schema
+
+    @property
+    def table(self) -> np.ndarray:
+        """(d, R + 1)"""
+        return self.rows[: self.layout.n_rows]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.schema.target.classes if self.schema.target else ()
+
+    def importance(self) -> dict[str, float]:
+        """The paper's importance of every field, highest first."""
+        found = maths.importance(self.table, self.layout)
+        pairs = zip(self.schema.names, found.tolist(), strict=True)
+        return dict(sorted(pairs, key=lambda pair: -pair[1]))
+
+    def score_codes(
+        self, codes: np.ndarray, values: np.ndarray | None, n_jobs: int | None = None
+    ) -> np.ndarray:
+        """z of coded rows; values (n, linear fields)"""
+        from .engines.cpu import score
+
+        wide = None
+        if self.schema.linear:
+            wide = np.ones((len(codes), self.layout.n_fields), dtype=np.float32)
+            if values is not None:
+                wide[:, self.schema.linear] = values
+        return score(self.rows, self.layout, codes, wide, self.intercept, n_jobs)
+
+    def score_chunks(self, data: Any, **options: Any) -> Iterator[tuple[Chunk, np.ndarray]]:
+        """Chunks of a table of any size and kind, each with its scores."""
+        source = open_source(data, schema=self.schema, **options)
+        self._check_columns(source)
+        for chunk in source.chunks():
+            codes, values = self.vocabulary.encode(chunk)
+            yield chunk, self.score_codes(codes, values)
+
+    def _check_columns(self, source: Source) -> None:
+        check_names(self.schema.columns, source.columns, "column")
+        target = self.schema.target.column if self.schema.target else None
+        known = {*self.schema.columns, *self.schema.dropped, target, self.schema.weight}
+        extra = [c for c in source.columns if c not in known]
+        if extra:
+            warnings.warn(
+                f"columns the model does not know are ignored: {', '.join(extra[:5])}",
+                stacklevel=4,
+            )
+
+    def decision_function(self, data: Any) -> np.ndarray:
+        """Scores (log-odds) of raw rows: one dict, a frame, a path, anything that can be read."""
+        if _is_row(data):
+            codes, values = self._row_coder(data)
+            return self.score_codes(codes, values)
+        return np.concatenate([z for _, z in self.score_chunks(data)])
+
+    def predict_proba(self, data: Any) -> np.ndarray:
+        """The chance of the second class, (n,)"""
+        return sigmoid(self.decision_function(data).astype(np.float64))
+
+    @cached_property
+    def _row_coder(self) -> Any:
+        from .data.single import RowCoder
+
+        return RowCoder(self.vocabulary)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_row_coder"}
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Into a folder, whole or not at all."""
+        path = Path(path)
+        if path.exists() and not overwrite:
+            raise ModelError(f"{path} is there already; overwrite it or choose another name")
+        if (
+            path.exists()
+            and not (path / HEADER).exists()
+            and (path.is_file() or any(path.iterdir()))
+        ):
+            raise ModelError(f"{path} is no model; it is not replaced")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        with disk_errors(path):
+            try:
+                temporary.mkdir(parents=True)
+                self._write(temporary)
+                if path.exists():
+                    aside = path.with_name(f".{path.name}.{os.getpid()}.old")
+                    os.rename(path, aside)
+                    os.rename(temporary, path)
+                    shutil.rmtree(aside)
+                else:
+                    os.rename(temporary, path)
+                sync_folder(path.parent)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+        return path
+
+    def _write(self, folder: Path) -> None:
+        from safetensors.numpy import save_file
+
+        save_file({"table": np.ascontiguousarray(self.rows)}, folder / TABLE)
+        (folder / WORDS).write_bytes(self.vocabulary.to_bytes())
+        body = {
+            "format": FORMAT,
+            "fieldwise": __version__,
+            "schema": self.schema.to_dict(),
+            "sizes": list(self.layout.sizes),
+            "ranks": list(self.layout.ranks),
+            "intercept": self.intercept,
+            "settings": self.settings,
+            "metrics": self.metrics,
+            "history": self.history,
+            "checksums": {name: _checksum(folder / name) for name in (TABLE, WORDS)},
+        }
+        (folder / HEADER).write_bytes(sealed(body))
+        for name in (TABLE, WORDS, HEADER):
+            handle = os.open(folder / name, os.O_RDONLY)
+            os.fsync(handle)
+            os.close(handle)
+        sync_folder(folder)
+
+    @classmethod
+    def load(cls, path: str | Path) -> FieldwiseModel:
+        path = Path(path)
+        if not (path / HEADER).is_file():
+            raise ModelError(f"{path} is not a model: it has no {HEADER}")
+        body = read_sealed(path / HEADER, newest=FORMAT, what="model", error=ModelError)
+        for name, said in body["checksums"].items():
+            if not (path / name).is_file():
+                raise ModelError(f"{path / name} is missing")
+            if _checksum(path / name) != said:
+                raise ModelError(f"{path / name} is cut short or was altered")
+        try:
+            schema = Schema.from_dict(body["schema"])
+            layout = Layout(tuple(body["sizes"]), tuple(body["ranks"]))
+            vocabulary = Vocabulary.from_bytes(schema, (path / WORDS).read_bytes())
+            rows = _mapped(path / TABLE, (layout.n_rows + layout.n_fields, layout.n_columns + 1))
+            return cls(
+                vocabulary,
+                layout,
+                rows,
+                float(body["intercept"]),
+                body["settings"],
+                body["metrics"],
+                body["history"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, SchemaError):
+                raise
+            raise ModelError(f"{path / HEADER} is damaged: {error!r}") from error
+
+
+def _is_row(data: Any) -> bool:
+    """A dict of values, not of columns."""
+    if not isinstance(data, Mapping):
+        return False
+    return all(isinstance(v, str) or not hasattr(v, "__len__") for v in data.values())
+
+
+def _checksum(file: Path) -> int:
+    total = 0
+    with file.open("rb") as content:
+        while piece := content.read(1 << 24):
+            total = zlib.crc32(piece, total)
+    return total
+
+
+def _mapped(file: Path, shape: tuple[int, int]) -> np.ndarray:
+    """The tensor `table` of a safetensors file, mapped; pages are read when touched."""
+    with file.open("rb") as content:
+        (length,) = struct.unpack("<Q", content.read(8))
+        said = json.loads(content.read(length))["table"]
+    if said["dtype"] != "F32" or tuple(said["shape"]) != shape:
+        raise ModelError(f"{file} holds {said['shape']} {said['dtype']}, expected {shape} F32")
+    # Copy on write: a plain writable array to the kernels, never written back.
+    mapped = np.memmap(file, np.float32, "c", 8 + length + said["data_offsets"][0], shape)
+    return mapped.view(np.ndarray)
