@@ -15,9 +15,8 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	@rm -rf demo
 	$(BIN)/fieldwise inspect flights --target late
-	$(BIN)/fieldwise encode flights --target late --out demo/flights
+	$(BIN)/fieldwise demo
 
 test: lint types
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term

@@ -22,9 +22,9 @@ ROWS = [
     {"engines", "data", "checkpoint"},
     {"explain", "train"},
     {"model"},
-    {"estimators", "baselines", "compress"},
+    {"estimators", "fitting", "predicting", "baselines", "compress"},
     {"tune", "report", "serve", "distributed", "export"},
-    {"compare"},
+    {"compare", "demo"},
     {"cli"},
     {"__main__"},
 ]

@@ -207,6 +207,221 @@ def encode(
         )
 
 
+@app.command()
+def train(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The folder of the model to write.")],
+    target: Annotated[str | None, typer.Option(help="The column to learn.")] = None,
+    format: Format = "auto",
+    drop: Drop = None,
+    kind: Kind = None,
+    weight: Weight = None,
+    separator: Separator = None,
+    no_quotes: NoQuotes = False,
+    min_count: MinCount = None,
+    rank: Annotated[int | None, typer.Option(help="Rank of every field's models.")] = None,
+    rank_base: Annotated[
+        float | None, typer.Option(help="Ranks by the logarithm of a field's size instead.")
+    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Adagrad's step.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Of rows in a batch.")] = None,
+    penalty: Annotated[
+        float | None, typer.Option(help="Weight of the variance and mean-norm constraints.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows a step.")] = None,
+    reg_every: Annotated[int | None, typer.Option(help="Steps between penalties.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="At most so many.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Epochs without gain at the end.")] = None,
+    validation: Annotated[float | None, typer.Option(help="Share of rows held out.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="random, time:FIELD or group:FIELD: which rows are held out.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed, the same model.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="All cores unless set.")] = None,
+    paper: Annotated[
+        str | None, typer.Option(help="criteo or avazu: the paper's preprocessing and settings.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file with these options; those given here win.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a run that was stopped left off.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
+) -> None:
+    """Train a model on a table or a store and save it."""
+    from .fitting import train_table
+
+    given = {
+        k: v
+        for k, v in locals().items()
+        if k not in ("data", "out", "config", "overwrite", "resume", "quiet", "train_table")
+        and v not in (None, [], False)
+    }
+    reading, fitting = _train_options(given, config)
+    model = train_table(
+        _locate(data),
+        out,
+        reading=reading,
+        overwrite=overwrite,
+        resume=resume,
+        show=False if quiet else None,
+        callbacks=[] if quiet else [_print_epoch],
+        **fitting,
+    )
+    if not quiet:
+        found = model.metrics
+        typer.echo(
+            f"{out}: {model.layout.n_parameters:,} parameters; on the held-out rows logloss "
+            f"{found['logloss']:.4f}, AUC {found['auc']:.4f}"
+        )
+
+
+TRAIN_NAMES = (
+    "learning_rate", "weight_decay", "penalty", "batch_size", "reg_every", "epochs", "patience",
+    "seed",
+)  # fmt: skip
+
+
+def _train_options(
+    given: dict[str, Any], config: Path | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What goes to `encode`, and what to `fit_store`."""
+    from .fitting import PAPER
+    from .train import TrainSettings
+
+    known = {
+        "target", "format", "drop", "kind", "weight", "separator", "no_quotes", "min_count", "rank",
+        "rank_base", "validation", "split", "threads", "paper", *TRAIN_NAMES,
+    }  # fmt: skip
+    if config is not None:
+        import tomllib
+
+        try:
+            written = tomllib.loads(config.read_text())
+        except tomllib.TOMLDecodeError as error:
+            raise SettingError(f"{config} is not TOML: {error}") from error
+        unknown = [k for k in written if k not in known]
+        if unknown:
+            raise SettingError(f"{config}: {unknown[0]!r} is not an option of train")
+        given = {**written, **given}
+    paper = given.pop("paper", None)
+    if paper is not None:
+        if paper not in PAPER:
+            raise SettingError(f"paper={paper!r} is not one of {', '.join(PAPER)}")
+        given = {"format": paper, **PAPER[paper], **given}
+    kinds = given.pop("kind", [])
+    read = ["target", "format", "drop", "weight", "separator", "min_count"]
+    reading: dict[str, Any] = {k: given.pop(k) for k in read if k in given}
+    reading["kinds"] = kinds if isinstance(kinds, dict) else _kinds(kinds)
+    reading["quote"] = not given.pop("no_quotes", False)
+    settings = TrainSettings(**{k: given.pop(k) for k in TRAIN_NAMES if k in given})
+    if "threads" in given:
+        given["n_jobs"] = given.pop("threads")
+    return reading, {"settings": settings, **given}
+
+
+def _print_epoch(record: dict[str, Any]) -> None:
+    words = [f"epoch {record['epoch']}: train {record['train_loss']:.4f}"]
+    if "logloss" in record:
+        words.append(f"held out {record['logloss']:.4f}, AUC {record['auc']:.4f}")
+    words.append(f"{record['rows_per_second']:,.0f} rows/s")
+    typer.echo(", ".join(words), err=True)
+
+
+Model = Annotated[Path, typer.Argument(help="The folder of a model.")]
+
+
+@app.command()
+def evaluate(
+    model: Model,
+    data: Data,
+    format: Format = "auto",
+    separator: Separator = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """How good a model is on a table: logloss, AUC, normalised entropy, calibration."""
+    import time
+
+    import numpy as np
+
+    from .data.encoding import target_values
+    from .metrics import binary_metrics
+    from .model import FieldwiseModel
+
+    loaded = FieldwiseModel.load(model)
+    started = time.perf_counter()
+    scores, targets = [], []
+    for chunk, z in loaded.score_chunks(_locate(data), format=format, separator=separator):
+        scores.append(z)
+        targets.append(target_values(chunk, loaded.schema))
+    found = binary_metrics(np.concatenate(scores), np.concatenate(targets))
+    n_rows = sum(map(len, scores))
+    found |= {"rows": n_rows, "rows_per_second": n_rows / (time.perf_counter() - started)}
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    for name, value in found.items():
+        shown = f"{value:,.0f}" if name.startswith("rows") else f"{value:.4f}"
+        typer.echo(f"{name.replace('_', ' '):20} {shown}")
+
+
+@app.command()
+def predict(
+    model: Model,
+    data: Data,
+    out: Annotated[Path, typer.Option(help="A .parquet or .csv file to write.")],
+    format: Format = "auto",
+    separator: Separator = None,
+) -> None:
+    """The chance of the second class for every row of a table, of any size."""
+    from .model import FieldwiseModel
+    from .predicting import write_predictions
+
+    loaded = FieldwiseModel.load(model)
+    n_rows = write_predictions(loaded, _locate(data), out, format=format, separator=separator)
+    typer.echo(f"{out}: {n_rows:,} rows")
+
+
+@app.command()
+def info(model: Model) -> None:
+    """What a model is: its fields, their importance, how it was trained and how good it was."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from .model import FieldwiseModel
+
+    loaded = FieldwiseModel.load(model)
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    table = Table(title=str(model), title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("field")
+    for name in ("kind", "categories", "rank", "importance"):
+        table.add_column(name, justify="left" if name == "kind" else "right")
+    sizes = dict(zip(loaded.schema.names, loaded.layout.sizes, strict=True))
+    ranks = dict(zip(loaded.schema.names, loaded.layout.ranks, strict=True))
+    for name, value in loaded.importance().items():
+        field = loaded.schema[name]
+        kind = field.binning or field.part or field.kind
+        table.add_row(name, kind, f"{sizes[name]:,}", str(ranks[name]), f"{value:.4f}")
+    console.print(table)
+    console.print(f"{loaded.layout.n_parameters:,} parameters, classes {', '.join(loaded.classes)}")
+    for title, body in (("held out", loaded.metrics), ("settings", loaded.settings)):
+        pairs = ", ".join(
+            f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in body.items()
+        )
+        console.print(f"{title}: {pairs}")
+
+
+@app.command()
+def demo() -> None:
+    """Train on a year of flights beside logistic regression and LightGBM, and compare."""
+    from .demo import run_demo
+
+    run_demo()
+
+
 def main() -> None:
     """The entry point: a FieldwiseError is a message, not a traceback."""
     try:

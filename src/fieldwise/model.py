@@ -187,6 +187,7 @@ class FieldwiseModel:
             "checksums": {name: _checksum(folder / name) for name in (TABLE, WORDS)},
         }
         (folder / HEADER).write_bytes(sealed(body))
+        shutil.copymode(folder / HEADER, folder / TABLE)  # safetensors makes it the owner's alone
         for name in (TABLE, WORDS, HEADER):
             handle = os.open(folder / name, os.O_RDONLY)
             os.fsync(handle)

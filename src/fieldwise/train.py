@@ -35,7 +35,7 @@ class TrainSettings:
     """How to train. None means: adapted to the table."""
 
     learning_rate: float = 0.1
-    weight_decay: float = 1e-6
+    weight_decay: float = 1e-5
     penalty: float = 1e-5
     reg_every: int | None = None  # min(1000, steps in an epoch)
     batch_size: int | None = None  # 2048, less for small tables

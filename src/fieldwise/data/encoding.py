@@ -31,7 +31,7 @@ from .text import NULL_WORDS
 from .values import numbers_of
 from .vocabulary import Vocabulary
 
-__all__ = ["encode", "load_vocabulary", "schema_of"]
+__all__ = ["encode", "load_vocabulary", "schema_of", "target_values"]
 
 
 class _TargetReader:
@@ -325,6 +325,17 @@ def _settled(
         if schema.weight:
             parts["weight"] = weights
         yield parts
+
+
+def target_values(chunk: Chunk, schema: Schema) -> np.ndarray:
+    """The target of a chunk as this schema means it: positions of classes, or numbers."""
+    if schema.target is None:
+        raise SchemaError("the model has no target to compare with")
+    check_names([schema.target.column], chunk.frame.columns, "target")
+    reader = _TargetReader(schema.target, may_be_constant=True)
+    numbers = reader.add(chunk)
+    reader.finish()
+    return reader.settle(numbers)
 
 
 def load_vocabulary(store: Store) -> Vocabulary:

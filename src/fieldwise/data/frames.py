@@ -38,7 +38,8 @@ def to_frame(data: Any) -> pl.DataFrame:
 
 def _to_frame(data: Any) -> pl.DataFrame:
     if isinstance(data, pl.DataFrame):
-        return data
+        odd = [c for c, dtype in data.schema.items() if dtype == pl.Object]
+        return data.with_columns([_series(c, data[c].to_list()) for c in odd]) if odd else data
     if isinstance(data, pl.LazyFrame):
         return data.collect()
     if type(data).__module__.split(".")[0] == "pandas":

@@ -23,6 +23,7 @@ from . import StepSettings, _kernels
 
 __all__ = ["CpuEngine", "make", "score", "table_rows"]
 
+SMALL_STEP = 1 << 18  # floats gathered a step that are not worth waking other threads for
 SMALL = 256  # rows not worth waking other threads for
 PENALTY_ROWS = 8192  # rows of a block: its slopes stay in the second cache
 
@@ -112,6 +113,8 @@ class CpuEngine:
         self.n_steps = 0
         cores = numba.config.NUMBA_NUM_THREADS
         self.n_threads = min(n_jobs, cores) if n_jobs and n_jobs > 0 else cores
+        if settings.batch_size * layout.n_fields * padded(layout) < SMALL_STEP:
+            self.n_threads = 1
         self._intercept = float(intercept)
         self._starts = layout.starts
         shape = (layout.n_rows + layout.n_fields, padded(layout))

@@ -1,0 +1,112 @@
+"""`fieldwise demo`: late flights, by field-wise learning and by what people would try first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import polars as pl
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .data.datasets import load_flights
+from .data.encoder import FieldEncoder
+from .estimators import FieldwiseClassifier
+from .losses import log_odds
+from .metrics import binary_metrics
+
+__all__ = ["run_demo"]
+
+Scores = Callable[[], np.ndarray]
+
+
+def run_demo() -> None:
+    """One random split (80 % train, 10 % validation, 10 % test); the test part is read once each."""
+    console = Console(highlight=False)
+    flights = load_flights()
+    order = np.random.default_rng(0).permutation(flights.height)
+    cuts = [int(0.8 * flights.height), int(0.9 * flights.height)]
+    train, valid, test = (flights[part] for part in np.split(order, cuts))
+    X = [part.drop("late") for part in (train, valid, test)]
+    y = [part["late"].to_numpy() for part in (train, valid, test)]
+    console.print(
+        f"{train.height:,} flights to learn from, {test.height:,} to be judged by: "
+        "which arrive 15 or more minutes late?"
+    )
+    model = FieldwiseClassifier()
+    methods: list[tuple[str, Scores]] = [
+        (
+            "field-wise",
+            lambda: model.fit(X[0], y[0], eval_set=(X[1], y[1])).decision_function(X[2]),
+        ),
+        ("logistic regression", lambda: _logistic(X, y)),
+    ]
+    try:
+        import lightgbm  # noqa: F401
+
+        methods.append(("LightGBM", lambda: _lightgbm(X, y)))
+    except ImportError:
+        console.print('(LightGBM is not installed: pip install "fieldwise[boost]" adds its row)')
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("method")
+    for name in ("test logloss", "test AUC", "seconds"):
+        table.add_column(name, justify="right")
+    for name, scores in methods:
+        started = time.perf_counter()
+        with console.status(name):
+            z = scores()
+        seconds = time.perf_counter() - started
+        found = binary_metrics(z, y[2])
+        row = (f"{found['logloss']:.4f}", f"{found['auc']:.4f}", f"{seconds:.1f}")
+        table.add_row(name, *row)
+    console.print(table)
+    top = list(model.model_.importance().items())[:5]
+    console.print("Most important fields: " + ", ".join(f"{n} {v:.3f}" for n, v in top))
+
+
+def _codes(X: list[pl.DataFrame]) -> list[np.ndarray]:
+    encoder = FieldEncoder(unseen="rare").fit(X[0])
+    return [encoder.transform(part) for part in X]
+
+
+def _logistic(X: list[pl.DataFrame], y: list[np.ndarray]) -> np.ndarray:
+    """L2 strength chosen on the validation part."""
+    from scipy.sparse import csr_array
+    from sklearn.linear_model import LogisticRegression
+
+    codes = _codes(X)
+    sizes = np.max([c.max(axis=0) for c in codes], axis=0) + 1
+    offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+
+    def one_hot(part: np.ndarray) -> csr_array:
+        n, m = part.shape
+        ends = np.arange(0, n * m + 1, m)
+        columns = (part + offsets).ravel()
+        return csr_array((np.ones(n * m, np.float32), columns, ends), shape=(n, int(sizes.sum())))
+
+    hot = [one_hot(part) for part in codes]
+    fits = [LogisticRegression(C=c, max_iter=60, tol=1e-3).fit(hot[0], y[0]) for c in (0.1, 1.0)]
+    losses = [binary_metrics(f.decision_function(hot[1]), y[1])["logloss"] for f in fits]
+    out: np.ndarray = fits[int(np.argmin(losses))].decision_function(hot[2])
+    return out
+
+
+def _lightgbm(X: list[pl.DataFrame], y: list[np.ndarray]) -> np.ndarray:
+    """Native categorical features, early stopping on the validation part."""
+    import lightgbm as lgb
+
+    codes = _codes(X)
+    every = list(range(codes[0].shape[1]))
+    data = [
+        lgb.Dataset(
+            codes[k].astype(np.float32), y[k], categorical_feature=every, free_raw_data=False
+        )
+        for k in (0, 1)
+    ]
+    settings = {"objective": "binary", "num_leaves": 63, "learning_rate": 0.1, "verbosity": -1}
+    stop = lgb.early_stopping(20, verbose=False)
+    booster = lgb.train(settings, data[0], 300, valid_sets=[data[1]], callbacks=[stop])
+    chance = booster.predict(codes[2].astype(np.float32))
+    return np.array([log_odds(p) for p in chance])

@@ -1,0 +1,182 @@
+"""From a table or a store to a model: encode, split, train. What `fieldwise train` does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .data.encoding import encode, load_vocabulary
+from .data.store import Store
+from .data.vocabulary import FieldVocabulary, Vocabulary
+from .errors import SchemaError, SettingError
+from .layout import Layout
+from .model import FieldwiseModel
+from .train import Callback, TrainSettings, train
+
+__all__ = ["PAPER", "fit_store", "held_out_rows", "train_table"]
+
+# The paper's settings; preprocessing comes with the formats.
+PAPER: dict[str, dict[str, Any]] = {
+    "criteo": {
+        "rank_base": 1.6,
+        "learning_rate": 0.01,
+        "weight_decay": 1e-6,
+        "penalty": 1e-3,
+        "batch_size": 2048,
+        "reg_every": 1000,
+    },
+    "avazu": {
+        "rank": 8,
+        "learning_rate": 0.1,
+        "weight_decay": 1e-8,
+        "penalty": 1e-5,
+        "batch_size": 2048,
+        "reg_every": 1000,
+    },
+}
+
+
+def held_out_rows(
+    store: Store, words: Vocabulary, rule: str = "random", share: float = 0.1, seed: int = 0
+) -> np.ndarray:
+    """(n_rows,) true for validation rows.
+
+    random: each row by chance. time:FIELD: the latest values of a field. group:FIELD: whole
+    categories of a field, by chance.
+    """
+    if not 0 < share < 1:
+        raise SettingError(f"validation={share} must lie between 0 and 1")
+    how, _, name = rule.partition(":")
+    if how == "random" and not name:
+        bits = np.random.Philox(np.random.SeedSequence([seed, 202]))
+        return bits.random_raw(store.n_rows) < np.uint64(share * 2.0**64)
+    if how not in ("time", "group") or not name:
+        raise SettingError(f"split={rule!r} is not random, time:FIELD or group:FIELD")
+    j = words.schema.names.index(words.schema[name].name)
+    if words.fields[j].field.is_linear:
+        raise SettingError(f"split={rule!r}: a linear field cannot split; choose another")
+    chosen = (_latest if how == "time" else _some)(words.fields[j], share, seed)
+    return np.asarray(chosen[store.array("codes")[:, j]])
+
+
+def _latest(words: FieldVocabulary, share: float, seed: int) -> np.ndarray:
+    """(size,) true for the codes of the latest values that hold this share of the rows."""
+    counts = words.counts()
+    labels = words.labels()
+    if words.field.is_binned:
+        order = np.arange(words.size)
+    elif words.field.dtype in ("integer", "float"):
+        order = np.argsort([_number(v) for v in labels], kind="stable")
+    else:
+        order = np.argsort([v or "" if i else "" for i, v in enumerate(labels)], kind="stable")
+    after = np.cumsum(counts[order][::-1])[::-1]
+    chosen = np.zeros(words.size, dtype=bool)
+    chosen[order[after <= share * counts.sum()]] = True
+    chosen[0] = False  # rare values: no telling when
+    if not chosen.any():
+        raise SettingError(
+            f"time:{words.field.name}: its latest value alone is more than {share:.0%} of the rows"
+        )
+    return chosen
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or "")
+    except ValueError:
+        return -np.inf
+
+
+def _some(words: FieldVocabulary, share: float, seed: int) -> np.ndarray:
+    """(size,) true for codes drawn by chance."""
+    bits = np.random.Philox(np.random.SeedSequence([seed, 203])).random_raw(words.size)
+    return np.asarray(bits < np.uint64(share * 2.0**64))
+
+
+def fit_store(
+    store: Store,
+    *,
+    settings: TrainSettings | None = None,
+    rank: int = 16,
+    rank_base: float | None = None,
+    ranks: Mapping[str, int] | None = None,
+    split: str = "random",
+    validation: float = 0.1,
+    engine: str = "auto",
+    n_jobs: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: Path | None = None,
+    checkpoint_minutes: float = 10.0,
+    resume: bool = False,
+    show: bool | None = False,
+) -> FieldwiseModel:
+    """A model of a store, whatever its size."""
+    settings = settings or TrainSettings()
+    schema = store.schema
+    if schema.target is None or len(schema.target.classes) != 2:
+        found = schema.target.classes if schema.target else "none"
+        raise SchemaError(f"{store.path}: the target must have two classes, not {found}")
+    words = load_vocabulary(store)
+    overrides = dict.fromkeys(schema.linear, 0)
+    for name, value in (ranks or {}).items():
+        overrides[schema.names.index(schema[name].name)] = value
+    layout = Layout.of(words.sizes, rank=rank, rank_base=rank_base, overrides=overrides)
+    held_out = held_out_rows(store, words, split, validation, settings.seed)
+    if not held_out.any() or held_out.all():
+        raise SettingError(f"validation={validation}: no rows are left on one side of the split")
+    fit = train(
+        layout,
+        store,
+        np.concatenate([f.counts() for f in words.fields]),
+        settings,
+        only=~held_out,
+        held_out=held_out,
+        linear=schema.linear,
+        engine=engine,
+        n_jobs=n_jobs,
+        callbacks=callbacks,
+        checkpoint=checkpoint,
+        checkpoint_minutes=checkpoint_minutes,
+        resume=resume,
+        show=show,
+    )
+    about = {**asdict(settings.settled(int((~held_out).sum()))), "split": split}
+    return FieldwiseModel.of(words, layout, fit, {**about, "validation": validation})
+
+
+def train_table(
+    data: Any,
+    out: str | Path,
+    *,
+    reading: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    show: bool | None = False,
+    **fitting: Any,
+) -> FieldwiseModel:
+    """Train on a table or a store and save the model as `out`.
+
+    `reading` goes to `encode`, `fitting` to `fit_store`. While it runs, `.OUT.work` beside the
+    model holds the encoded table and checkpoints; `resume` takes up what is there.
+    """
+    out = Path(out)
+    if out.exists() and not overwrite:
+        raise SettingError(f"{out} is there already; overwrite it or choose another name")
+    work = out.with_name(f".{out.name}.work")
+    if not resume:
+        shutil.rmtree(work, ignore_errors=True)
+    if isinstance(data, (str, Path)) and (Path(data) / "header.json").is_file():
+        store = Store(data)
+    elif resume and (work / "store" / "header.json").is_file():
+        store = Store(work / "store")
+    else:
+        store = encode(data, work / "store", overwrite=True, show=show, **(reading or {}))
+    model = fit_store(store, checkpoint=work / "checkpoint", resume=resume, show=show, **fitting)
+    model.save(out, overwrite=overwrite)
+    shutil.rmtree(work, ignore_errors=True)
+    return model

@@ -1,0 +1,217 @@
+"""The training loop: what it learns, when it stops, and that it goes on as if nothing happened."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from fieldwise import SettingError, StoreError, TrainingError, synthetic
+from fieldwise import checkpoint as checkpoints
+from fieldwise.data.encoding import load_vocabulary
+from fieldwise.data.shuffle import Rows
+from fieldwise.fitting import fit_store, held_out_rows
+from fieldwise.layout import Layout
+from fieldwise.train import TrainSettings, initialise, train
+
+
+def planted(n=20_000, sizes=(30, 200, 8), seed=0):
+    data = synthetic(list(sizes), n, seed=seed)
+    codes, y = data.arrays()
+    cut = int(0.8 * n)
+    parts = [Rows(codes=codes[p], target=y[p]) for p in (slice(0, cut), slice(cut, None))]
+    counts = np.concatenate([np.bincount(codes[:cut, j], minlength=d) for j, d in enumerate(sizes)])
+    return data, Layout.of(sizes, rank=3), counts, *parts
+
+
+def run(settings=None, **options):
+    _, layout, counts, rows, valid = planted()
+    settings = settings or TrainSettings(epochs=4, batch_size=256)
+    options = {"validation": valid, **options}
+    return train(layout, rows, counts, settings, **options)
+
+
+def test_it_learns_and_keeps_the_best():
+    data, layout, counts, rows, valid = planted(60_000)
+    fit = train(layout, rows, counts, TrainSettings(), validation=valid)
+    assert fit.metrics["logloss"] < 1.03 * data.best_logloss()
+    losses = [h["logloss"] for h in fit.history]
+    assert fit.best_epoch == int(np.argmin(losses))
+    assert len(losses) == min(30, fit.best_epoch + 1 + 2)  # patience
+    assert fit.history[-1]["train_loss"] < fit.history[0]["train_loss"]
+
+
+def test_the_engines_train_alike():
+    fits = [run(engine=name) for name in ("cpu", "reference")]
+    np.testing.assert_allclose(fits[0].table, fits[1].table, rtol=2e-2, atol=2e-3)
+    assert fits[0].metrics["logloss"] == pytest.approx(fits[1].metrics["logloss"], rel=1e-4)
+
+
+def test_initialisation_is_the_same_everywhere():
+    table = np.empty((9000, 5), np.float32)
+    initialise(table, seed=3, scale=0.02)
+    assert np.abs(table[:, :-1]).max() <= 0.02
+    assert np.array_equal(table[:, -1], np.zeros(9000))
+    assert abs(table[:, :-1].mean()) < 1e-3
+    assert table[0, 0] == np.float32(-0.004023456480354071)
+    smaller = np.empty((100, 5), np.float32)
+    initialise(smaller, seed=3, scale=0.02)
+    assert np.array_equal(smaller, table[:100])
+
+
+def test_small_tables_take_smaller_steps():
+    assert TrainSettings().settled(10).batch_size == 32
+    assert TrainSettings().settled(25_000).batch_size == 256
+    assert TrainSettings().settled(10**7).batch_size == 2048
+    assert TrainSettings().settled(10**7).reg_every == 1000
+    assert TrainSettings(batch_size=100).settled(1000).reg_every == 10
+
+
+def test_callbacks_stop_the_run():
+    seen = []
+    fit = run(callbacks=[lambda record: seen.append(record["epoch"]) or record["epoch"] == 2])
+    assert seen == [1, 2]
+    assert len(fit.history) == 2
+
+
+def test_ctrl_c_keeps_the_best():
+    def interrupt(record):
+        if record["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    fit = run(callbacks=[interrupt])
+    assert len(fit.history) == 2
+    assert fit.metrics
+    with pytest.raises(KeyboardInterrupt):  # nothing to keep yet
+        run(validation=None, callbacks=[interrupt])
+
+
+def test_divergence_is_explained():
+    with pytest.raises(TrainingError, match="learning_rate"), np.errstate(all="ignore"):
+        run(TrainSettings(learning_rate=1e30, epochs=5, batch_size=256))
+
+
+def test_one_class():
+    _, layout, counts, rows, _ = planted()
+    codes = rows.read(0, 100)["codes"]
+    with pytest.raises(SettingError, match="one class"):
+        train(layout, Rows(codes=codes, target=np.zeros(100)), counts, TrainSettings())
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("when", [1, 2, 5, 9])
+def test_resume_gives_the_same_bits(tmp_path, monkeypatch, when):
+    """k chunks + save + load + the rest = all at once, bit for bit."""
+    import fieldwise.train as module
+
+    monkeypatch.setattr(module, "CHUNK_ROWS", 4096)
+    settings = TrainSettings(epochs=3, batch_size=256, reg_every=7, patience=9)
+    whole = run(settings)
+    real, count = checkpoints.save, [0]
+
+    def save(*arguments):
+        real(*arguments)
+        count[0] += 1
+        if count[0] == when:
+            raise Stop
+
+    monkeypatch.setattr(checkpoints, "save", save)
+    options = {"checkpoint": tmp_path / "c", "checkpoint_minutes": 0}
+    with pytest.raises(Stop):
+        run(settings, **options)
+    monkeypatch.setattr(checkpoints, "save", real)
+    resumed = run(settings, resume=True, **options)
+    assert resumed.table.tobytes() == whole.table.tobytes()
+    assert resumed.state.tobytes() == whole.state.tobytes()
+    clocks = ("seconds", "rows_per_second")
+    for a, b in zip(resumed.history, whole.history, strict=True):
+        assert {k: v for k, v in a.items() if k not in clocks} == (
+            {k: v for k, v in b.items() if k not in clocks}
+        )
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    run(checkpoint=tmp_path / "c")
+    with pytest.raises(SettingError, match="another run: settings"):
+        run(TrainSettings(epochs=9, batch_size=128), checkpoint=tmp_path / "c", resume=True)
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path):
+    run(checkpoint=tmp_path / "c")
+    (file,) = (tmp_path / "c").glob("state-*.bin")
+    content = bytearray(file.read_bytes())
+    content[100] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(StoreError, match="state-.*altered"):
+        run(checkpoint=tmp_path / "c", resume=True)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from fieldwise.data.store import Store
+from fieldwise.fitting import fit_store
+from fieldwise.train import TrainSettings
+import fieldwise.train as module
+module.CHUNK_ROWS = 4096
+print("ready", flush=True)
+model = fit_store(
+    Store(sys.argv[1]), settings=TrainSettings(epochs=6, batch_size=256, patience=9), rank=3,
+    checkpoint=Path(sys.argv[2]), checkpoint_minutes=0.0002, resume=True,
+)
+model.save(sys.argv[3], overwrite=True)
+"""
+
+
+def test_killed_at_any_moment_and_resumed(tmp_path):
+    """The model is the same bytes however often the process was killed on the way."""
+    synthetic([30, 200, 8], 60_000).to_store(tmp_path / "s")
+
+    def start(name):
+        paths = [str(tmp_path / p) for p in ("s", f"c-{name}", f"m-{name}")]
+        command = [sys.executable, "-c", KILLED, *paths]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        process.stdout.readline()
+        return process
+
+    start("whole").communicate()
+    random = np.random.default_rng(0)
+    kills = 0
+    while kills < 5 and not (tmp_path / "m-killed").exists():
+        process = start("killed")
+        time.sleep(random.uniform(0.1, 0.6))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        kills += 1
+    start("killed").communicate()
+    whole, killed = (tmp_path / f"m-{n}" / "table.safetensors" for n in ("whole", "killed"))
+    assert kills >= 2
+    assert killed.read_bytes() == whole.read_bytes()
+
+
+def test_splits(tmp_path):
+    store = synthetic([50, 7], 5000).to_store(tmp_path / "s")
+    words = load_vocabulary(store)
+    codes = store.array("codes")
+    random = held_out_rows(store, words, "random", 0.2, seed=1)
+    assert random.mean() == pytest.approx(0.2, abs=0.03)
+    assert np.array_equal(random, held_out_rows(store, words, "random", 0.2, seed=1))
+    groups = held_out_rows(store, words, "group:f0", 0.3)
+    assert not set(codes[groups, 0]) & set(codes[~groups, 0])
+    late = held_out_rows(store, words, "time:f0", 0.2)
+    assert 0 < late.mean() <= 0.2
+    assert codes[late, 0].min() > codes[~late & (codes[:, 0] > 0), 0].max()
+    for rule in ("alphabetical", "time", "random:f0"):
+        with pytest.raises(SettingError, match="is not random, time:FIELD or group:FIELD"):
+            held_out_rows(store, words, rule)
+    with pytest.raises(Exception, match="field 'f9'"):
+        held_out_rows(store, words, "time:f9")
+    with pytest.raises(SettingError, match="validation=2"):
+        fit_store(store, validation=2)
