@@ -23,7 +23,7 @@ Scores = Callable[[], np.ndarray]
 
 
 def run_demo() -> None:
-    """One random split (80 % train, 10 % validation, 10 % test); the test part is read once each."""
+    """One random split: 80 % train, 10 % validation, 10 % test, read once by each method."""
     console = Console(highlight=False)
     flights = load_flights()
     order = np.random.default_rng(0).permutation(flights.height)
@@ -36,11 +36,12 @@ def run_demo() -> None:
         "which arrive 15 or more minutes late?"
     )
     model = FieldwiseClassifier()
+
+    def field_wise() -> np.ndarray:
+        return model.fit(X[0], y[0], eval_set=(X[1], y[1])).decision_function(X[2])
+
     methods: list[tuple[str, Scores]] = [
-        (
-            "field-wise",
-            lambda: model.fit(X[0], y[0], eval_set=(X[1], y[1])).decision_function(X[2]),
-        ),
+        ("field-wise", field_wise),
         ("logistic regression", lambda: _logistic(X, y)),
     ]
     try:
@@ -99,12 +100,8 @@ def _lightgbm(X: list[pl.DataFrame], y: list[np.ndarray]) -> np.ndarray:
 
     codes = _codes(X)
     every = list(range(codes[0].shape[1]))
-    data = [
-        lgb.Dataset(
-            codes[k].astype(np.float32), y[k], categorical_feature=every, free_raw_data=False
-        )
-        for k in (0, 1)
-    ]
+    about = {"categorical_feature": every, "free_raw_data": False}
+    data = [lgb.Dataset(codes[k].astype(np.float32), y[k], **about) for k in (0, 1)]
     settings = {"objective": "binary", "num_leaves": 63, "learning_rate": 0.1, "verbosity": -1}
     stop = lgb.early_stopping(20, verbose=False)
     booster = lgb.train(settings, data[0], 300, valid_sets=[data[1]], callbacks=[stop])
