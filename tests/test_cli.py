@@ -9,12 +9,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
+from fieldwise import FieldwiseModel, synthetic
 from fieldwise.data.encoding import load_vocabulary
 from fieldwise.data.store import Store
-from fieldwise.layout import Layout
+from fieldwise.layout import Layout, log_ranks
 
 
 def run(*arguments, expect: int = 0) -> subprocess.CompletedProcess:
@@ -174,3 +176,93 @@ def test_inspect_costs_what_encode_makes(tmp_path):
     assert found["cost"]["rows"] >= sum(sizes)
     layout = Layout.of([*sizes])
     assert found["cost"]["parameters"] >= layout.n_parameters
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A folder with a table and a model of it, made through the command line."""
+    folder = tmp_path_factory.mktemp("journey")
+    random = np.random.default_rng(0)
+    site, hour = random.choice(["a", "b", "c"], 4000), random.integers(0, 24, 4000)
+    late = np.where((site == "a") ^ (hour > 11), "yes", "no")
+    frame = pl.DataFrame({"site": site, "hour": hour, "day": np.arange(4000) // 40, "late": late})
+    frame.write_csv(folder / "t.csv")
+    options = ["--target", "late", "--epochs", 4, "--rank", 3, "--out", folder / "m"]
+    done = run("train", folder / "t.csv", *options)
+    assert "epoch 4" in done.stderr
+    assert "logloss" in done.stdout
+    assert sorted(p.name for p in folder.iterdir()) == ["m", "t.csv"]
+    return folder
+
+
+def test_train_evaluate_predict_info(trained):
+    found = json.loads(run("evaluate", trained / "m", trained / "t.csv", "--json").stdout)
+    assert found["rows"] == 4000
+    assert found["logloss"] < 0.2
+    assert found["auc"] > 0.98
+    assert {"normalised_entropy", "calibration_error", "rows_per_second"} <= set(found)
+    assert "logloss" in run("evaluate", trained / "m", trained / "t.csv").stdout
+    for name in ("p.csv", "p.parquet"):
+        run("predict", trained / "m", trained / "t.csv", "--out", trained / name)
+    csv = pl.read_csv(trained / "p.csv")["probability"]
+    parquet = pl.read_parquet(trained / "p.parquet")["probability"]
+    assert len(csv) == 4000
+    assert np.allclose(csv, parquet, atol=1e-6)
+    truth = pl.read_csv(trained / "t.csv")["late"] == "yes"
+    assert ((csv > 0.5) == truth).mean() > 0.95
+    out = run("info", trained / "m").stdout
+    for word in ("site", "hour", "importance", "parameters", "no, yes", "learning_rate"):
+        assert word in out
+
+
+def test_train_from_a_store_with_a_config_and_a_split(trained, tmp_path):
+    run("encode", trained / "t.csv", "--target", "late", "--out", tmp_path / "s")
+    (tmp_path / "c.toml").write_text("epochs = 2\nrank = 2\nsplit = 'time:day'\nseed = 5\n")
+    run("train", tmp_path / "s", "--config", tmp_path / "c.toml", "--out", tmp_path / "m",
+        "--rank", 1, "--learning-rate", 0.1, "--threads", 1)  # fmt: skip
+    model = FieldwiseModel.load(tmp_path / "m")
+    assert model.layout.ranks == (1, 1, 1)
+    assert len(model.history) == 2
+    assert (model.settings["split"], model.settings["seed"]) == ("time:day", 5)
+    # The same again, byte for byte.
+    run("train", tmp_path / "s", "--config", tmp_path / "c.toml", "--out", tmp_path / "n",
+        "--rank", 1, "--learning-rate", 0.1, "--threads", 2)  # fmt: skip
+    tables = [(tmp_path / m / "table.safetensors").read_bytes() for m in "mn"]
+    assert tables[0] == tables[1]
+
+
+def test_paper_settings(tmp_path):
+    path = synthetic("criteo", 6000).to_text(tmp_path / "train.txt")
+    run(
+        "train", path, "--paper", "criteo", "--epochs", 1, "--min-count", 2, "--out", tmp_path / "m"
+    )
+    model = FieldwiseModel.load(tmp_path / "m")
+    wanted = {"learning_rate": 0.01, "weight_decay": 1e-6, "penalty": 1e-3, "batch_size": 2048}
+    assert {k: model.settings[k] for k in wanted} == wanted
+    assert model.layout.ranks == log_ranks(model.layout.sizes, 1.6)
+    assert model.schema["I1"].binning == "log2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "{t}", "--out", "{m}", "--target", "late"], "is there already"),
+        (["train", "{t}", "--out", "{x}", "--target", "late", "--rank", "-2"], "rank=-2"),
+        (["train", "{t}", "--out", "{x}", "--target", "late", "--epochs", "0"], "epochs=0"),
+        (["train", "{t}", "--out", "{x}", "--target", "late", "--split", "x"], "split='x'"),
+        (["train", "{t}", "--out", "{x}", "--target", "late", "--paper", "x"], "paper='x'"),
+        (["train", "{t}", "--out", "{x}", "--target", "site"], "two classes"),
+        (["train", "{t}", "--out", "{x}", "--target", "late", "--config", "{t}"], "not TOML"),
+        (["evaluate", "{t}", "{t}"], "is not a model"),
+        (["evaluate", "{m}", "nowhere.csv"], "no such file"),
+        (["predict", "{m}", "{t}", "--out", "{x}"], ".parquet or .csv"),
+        (["info", "{x}"], "is not a model"),
+    ],
+)
+def test_mistakes_with_models(trained, arguments, message):
+    names = {"t": trained / "t.csv", "m": trained / "m", "x": trained / "x"}
+    done = run(*[a.format(**names) for a in arguments], expect=2)
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 2
+    assert not list(trained.glob("*x*"))
+    assert not list(trained.glob(".*"))

@@ -30,14 +30,14 @@ def planted(n=20_000, sizes=(30, 200, 8), seed=0):
 
 def run(settings=None, **options):
     _, layout, counts, rows, valid = planted()
-    settings = settings or TrainSettings(epochs=4, batch_size=256)
+    settings = settings or TrainSettings(epochs=4, batch_size=256, learning_rate=0.1)
     options = {"validation": valid, **options}
     return train(layout, rows, counts, settings, **options)
 
 
 def test_it_learns_and_keeps_the_best():
     data, layout, counts, rows, valid = planted(60_000)
-    fit = train(layout, rows, counts, TrainSettings(), validation=valid)
+    fit = train(layout, rows, counts, TrainSettings(learning_rate=0.1), validation=valid)
     assert fit.metrics["logloss"] < 1.03 * data.best_logloss()
     losses = [h["logloss"] for h in fit.history]
     assert fit.best_epoch == int(np.argmin(losses))
@@ -49,6 +49,20 @@ def test_the_engines_train_alike():
     fits = [run(engine=name) for name in ("cpu", "reference")]
     np.testing.assert_allclose(fits[0].table, fits[1].table, rtol=2e-2, atol=2e-3)
     assert fits[0].metrics["logloss"] == pytest.approx(fits[1].metrics["logloss"], rel=1e-4)
+
+
+def test_the_better_of_two_steps_is_kept(tmp_path):
+    seen = []
+    fit = run(
+        TrainSettings(epochs=3, batch_size=256),
+        callbacks=[lambda r: seen.append((r["learning_rate"], r["logloss"]))],
+        checkpoint=tmp_path / "c",
+    )
+    assert {rate for rate, _ in seen} == {0.05, 0.1}
+    assert (fit.settings.learning_rate, fit.metrics["logloss"]) == min(seen, key=lambda s: s[1])
+    # Both runs are there to be taken up again, and end at once.
+    again = run(TrainSettings(epochs=3, batch_size=256), checkpoint=tmp_path / "c", resume=True)
+    assert again.table.tobytes() == fit.table.tobytes()
 
 
 def test_initialisation_is_the_same_everywhere():
@@ -112,7 +126,7 @@ def test_resume_gives_the_same_bits(tmp_path, monkeypatch, when):
     import fieldwise.train as module
 
     monkeypatch.setattr(module, "CHUNK_ROWS", 4096)
-    settings = TrainSettings(epochs=3, batch_size=256, reg_every=7, patience=9)
+    settings = TrainSettings(epochs=3, batch_size=256, reg_every=7, patience=9, learning_rate=0.1)
     whole = run(settings)
     real, count = checkpoints.save, [0]
 
@@ -140,7 +154,9 @@ def test_resume_gives_the_same_bits(tmp_path, monkeypatch, when):
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     run(checkpoint=tmp_path / "c")
     with pytest.raises(SettingError, match="another run: settings"):
-        run(TrainSettings(epochs=9, batch_size=128), checkpoint=tmp_path / "c", resume=True)
+        run(
+            TrainSettings(batch_size=128, learning_rate=0.1), checkpoint=tmp_path / "c", resume=True
+        )
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):

@@ -257,7 +257,8 @@ def train(
         k: v
         for k, v in locals().items()
         if k not in ("data", "out", "config", "overwrite", "resume", "quiet", "train_table")
-        and v not in (None, [], False)
+        and v is not None
+        and v is not False
     }
     reading, fitting = _train_options(given, config)
     model = train_table(
@@ -306,6 +307,8 @@ def _train_options(
         if unknown:
             raise SettingError(f"{config}: {unknown[0]!r} is not an option of train")
         given = {**written, **given}
+    if given.get("format") == "auto":
+        del given["format"]
     paper = given.pop("paper", None)
     if paper is not None:
         if paper not in PAPER:
@@ -323,7 +326,8 @@ def _train_options(
 
 
 def _print_epoch(record: dict[str, Any]) -> None:
-    words = [f"epoch {record['epoch']}: train {record['train_loss']:.4f}"]
+    words = [f"step {record['learning_rate']:g}, epoch {record['epoch']}"]
+    words.append(f"train {record['train_loss']:.4f}")
     if "logloss" in record:
         words.append(f"held out {record['logloss']:.4f}, AUC {record['auc']:.4f}")
     words.append(f"{record['rows_per_second']:,.0f} rows/s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -100,10 +101,10 @@ def _lightgbm(X: list[pl.DataFrame], y: list[np.ndarray]) -> np.ndarray:
 
     codes = _codes(X)
     every = list(range(codes[0].shape[1]))
-    about = {"categorical_feature": every, "free_raw_data": False}
+    about: dict[str, Any] = {"categorical_feature": every, "free_raw_data": False}
     data = [lgb.Dataset(codes[k].astype(np.float32), y[k], **about) for k in (0, 1)]
     settings = {"objective": "binary", "num_leaves": 63, "learning_rate": 0.1, "verbosity": -1}
     stop = lgb.early_stopping(20, verbose=False)
-    booster = lgb.train(settings, data[0], 300, valid_sets=[data[1]], callbacks=[stop])
+    booster = lgb.train(settings, data[0], 100, valid_sets=[data[1]], callbacks=[stop])
     chance = booster.predict(codes[2].astype(np.float32))
     return np.array([log_odds(p) for p in chance])

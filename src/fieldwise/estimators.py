@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from dataclasses import fields as dataclass_fields
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,8 +36,9 @@ class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     rank : rank of every field's models (at most its number of categories).
     rank_base : ranks grow as the logarithm of a field's size to this base instead.
-    learning_rate, weight_decay, penalty : Adagrad's step, the decay of rows present in a batch, and
-        the weight of the variance and mean-norm constraints.
+    learning_rate : Adagrad's step; None tries two and keeps the one that is best on held-out rows.
+    weight_decay, penalty : the decay of rows present in a batch, and the weight of the variance and
+        mean-norm constraints.
     batch_size, reg_every : rows a step and steps between penalties; None adapts them to the table.
     epochs, patience : at most so many epochs, fewer once so many brought nothing on held-out rows.
     validation_fraction : share of the rows held out for that where `eval_set` is not given.
@@ -58,7 +59,7 @@ class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         rank: int = 16,
         rank_base: float | None = None,
-        learning_rate: float = 0.1,
+        learning_rate: float | None = None,
         weight_decay: float = 1e-5,
         penalty: float = 1e-5,
         batch_size: int | None = None,
@@ -265,15 +266,14 @@ class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             show=None if self.verbose else False,
             callbacks=[_print_epoch] if self.verbose else [],
         )
-        self._keep(fit, words, layout, settings)
+        self._keep(fit, words, layout)
 
-    def _keep(self, fit: Fit, words: Vocabulary, layout: Layout, settings: TrainSettings) -> None:
+    def _keep(self, fit: Fit, words: Vocabulary, layout: Layout) -> None:
         classes = tuple(str(c) for c in self.classes_.tolist())
         target = Target(column="y", dtype="string", classes=classes)
         if "y" not in words.schema.columns:
             words = Vocabulary(replace(words.schema, target=target), words.fields)
-        plain = {f.name: getattr(settings, f.name) for f in dataclass_fields(settings)}
-        self.model_ = FieldwiseModel.of(words, layout, fit, plain)
+        self.model_ = FieldwiseModel.of(words, layout, fit, asdict(fit.settings))
         self._state = np.asarray(fit.state)
         self.history_ = fit.history
 

@@ -13,7 +13,7 @@ import numpy as np
 from .data.encoding import encode, load_vocabulary
 from .data.store import Store
 from .data.vocabulary import FieldVocabulary, Vocabulary
-from .errors import SchemaError, SettingError
+from .errors import FieldwiseError, SchemaError, SettingError
 from .layout import Layout
 from .model import FieldwiseModel
 from .train import Callback, TrainSettings, train
@@ -145,8 +145,8 @@ def fit_store(
         resume=resume,
         show=show,
     )
-    about = {**asdict(settings.settled(int((~held_out).sum()))), "split": split}
-    return FieldwiseModel.of(words, layout, fit, {**about, "validation": validation})
+    about = {**asdict(fit.settings), "split": split, "validation": validation}
+    return FieldwiseModel.of(words, layout, fit, about)
 
 
 def train_table(
@@ -176,7 +176,14 @@ def train_table(
         store = Store(work / "store")
     else:
         store = encode(data, work / "store", overwrite=True, show=show, **(reading or {}))
-    model = fit_store(store, checkpoint=work / "checkpoint", resume=resume, show=show, **fitting)
-    model.save(out, overwrite=overwrite)
+    try:
+        model = fit_store(
+            store, checkpoint=work / "checkpoint", resume=resume, show=show, **fitting
+        )
+        model.save(out, overwrite=overwrite)
+    except FieldwiseError:
+        if not (work / "checkpoint").exists():  # a mistake, found before there was work to lose
+            shutil.rmtree(work, ignore_errors=True)
+        raise
     shutil.rmtree(work, ignore_errors=True)
     return model
