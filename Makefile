@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint types bench bench-data clean
+.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy clean
 
 setup: $(READY)
 
@@ -21,6 +21,12 @@ demo: $(READY)
 test: lint types
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
 
+# The same with a hundred kills in the middle of training instead of five, recorded.
+test-all: lint types
+	FIELDWISE_KILLS=100 FIELDWISE_RECORD=benchmarks/results/kills.json \
+		$(BIN)/python -m pytest tests/test_train.py -k killed
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -28,10 +34,17 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-bench: bench-data
+bench: bench-data bench-cpu bench-accuracy
 
 bench-data: $(READY)
 	$(BIN)/python -m benchmarks.data
+
+bench-cpu: $(READY)
+	$(BIN)/python -m benchmarks.cpu
+
+bench-accuracy: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt lightgbm
+	$(BIN)/python -m benchmarks.accuracy
 
 clean:
 	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .coverage

@@ -14,10 +14,12 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 
 def test_the_readmes_python_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
+    pages = [ROOT / "README.md", ROOT / "docs" / "training.md"]
+    for page in pages:
+        blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+        assert blocks
+        for block in blocks:
+            exec(compile(block, page.name, "exec"), {})
     assert "carrier" in capsys.readouterr().out
 
 
@@ -28,12 +30,25 @@ def test_links_lead_somewhere(page):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def results(name):
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
 def test_the_readmes_figures_are_the_results():
     text = (ROOT / "README.md").read_text()
-    found = json.loads((ROOT / "benchmarks" / "results" / "data.json").read_text())
-    rates = " / ".join(f"{r['rows_per_second']:,.0f}" for r in found["encode"])
-    peaks = " / ".join(f"{r['peak_gb']:.2f}" for r in found["encode"])
-    assert rates in text
-    assert peaks in text
-    assert f"{found['times_plain_loop']:.1f} times" in text
-    assert f"{found['import_seconds']:.2f} / {found['help_seconds']:.2f} s" in text
+    data = results("data")
+    figures = [
+        " / ".join(f"{r['rows_per_second']:,.0f}" for r in data["encode"]),
+        " / ".join(f"{r['peak_gb']:.2f}" for r in data["encode"]) + " GB",
+        f"{data['times_plain_loop']:.1f} times",
+        f"{data['import_seconds']:.2f} / {data['help_seconds']:.2f} s",
+    ]
+    for shape in results("cpu")["training"].values():
+        speed = shape["samples_per_second"]
+        for peer in ("published", "sparse"):
+            figures.append(f"{speed[peer]:,.0f} ({shape[f'times_{peer}']:.0f} times)")
+        figures.append(f"| {speed['fieldwise']:,.0f} |")
+    for table in ("flights", "frappe"):
+        for model in results("accuracy")["tables"][table]["models"].values():
+            figures.append(f"{model['logloss']:.4f} ({model['seconds']:.0f} s)")
+    assert [f for f in figures if f not in text] == []

@@ -27,7 +27,11 @@ SMALL_STEP = 1 << 18  # floats gathered a step that are not worth waking other t
 SMALL = 256  # rows not worth waking other threads for
 PENALTY_ROWS = 8192  # rows of a block: its slopes stay in the second cache
 
-# Numba's simplest threading layer may not be entered twice at once.
+# Numba's own pool instead of OpenMP: no thread spins while it waits, which beside another busy
+# process made a step twelve times slower, and a forked child may go on using it. It may not be
+# entered twice at once.
+if numba.config.THREADING_LAYER == "default":
+    numba.config.THREADING_LAYER = "workqueue"
 _RUNNING = threading.Lock()
 
 
