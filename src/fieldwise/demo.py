@@ -50,7 +50,8 @@ def run_demo() -> None:
 
         methods.append(("LightGBM", lambda: _lightgbm(X, y)))
     except ImportError:
-        console.print('(LightGBM is not installed: pip install "fieldwise[boost]" adds its row)')
+        words = '(LightGBM is not installed: pip install "fieldwise[boost]" adds its row)'
+        console.print(words, markup=False)
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("method")
     for name in ("test logloss", "test AUC", "seconds"):
