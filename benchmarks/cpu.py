@@ -267,7 +267,7 @@ def cost_of_a_step() -> dict[str, list[dict[str, float]]]:
         out[name] = []
         for m, rank, size in plan:
             layout = Layout.of([size] * m, rank=rank)
-            step = 1e3 * run_seconds(layout, 4 * STEPS * BATCH) / (4 * STEPS)
+            step = 1e3 * run_seconds(layout, STEPS * BATCH) / STEPS
             shape = {"fields": m, "rank": rank, "categories": size, "width": padded(layout)}
             out[name].append({**shape, "milliseconds": step})
         steps = ", ".join(f"{found['milliseconds']:.2f}" for found in out[name])

@@ -115,7 +115,7 @@ def fit_torch(
     rank: int = 0,
     lr: float = 0.1,
     decay: float = 0.0,
-    epochs: int = 60,
+    epochs: int = 30,
 ) -> Peer:
     """Adagrad on the rows of each batch; `decay` weighs the squares of the weights in use."""
     started = time.perf_counter()
