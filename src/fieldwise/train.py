@@ -26,7 +26,7 @@ from .progress import progress
 __all__ = ["Fit", "TrainSettings", "evaluate", "initialise", "train"]
 
 # On tables whose rare categories are many the smaller step generalises better, on those where pairs
-# of categories repeat the larger one does (benchmarks/results/accuracy.json has both kinds).
+# of categories repeat the larger one does (flights are of the first kind, Frappe of the second).
 RATES = (0.05, 0.1)
 CHUNK_ROWS = 1 << 17  # rows handed to the engine at a time
 SCORE_ROWS = 1 << 16
