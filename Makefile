@@ -21,11 +21,12 @@ demo: $(READY)
 test: lint types
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
 
-# The same with a hundred kills in the middle of training instead of five, recorded.
+# The same with a hundred kills in the middle of training instead of five, recorded, and with
+# property tests that look for new cases.
 test-all: lint types
 	FIELDWISE_KILLS=100 FIELDWISE_RECORD=benchmarks/results/kills.json \
 		$(BIN)/python -m pytest tests/test_train.py -k killed
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 --hypothesis-profile=search --cov --cov-report=term
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -69,7 +69,6 @@ def kinds_for(frame):
 
 
 @given(tables, st.integers(1, 3), st.randoms())
-@settings(max_examples=60, deadline=None)
 def test_codes_forget_the_order_of_rows(table, min_count, random):
     frame = as_frame(table)
     if not frame.width:
@@ -83,11 +82,10 @@ def test_codes_forget_the_order_of_rows(table, min_count, random):
 
 
 @given(tables)
-@settings(max_examples=60, deadline=None)
 def test_encode_then_decode_is_the_identity(table):
-    frame = as_frame(table).drop("number", strict=False)
-    if not frame.width:
-        return
+    # One more row, so that every column holds something and the words are not all numbers.
+    last = {"word": "b", "whole": 3, "number": 0.5, "truth": True, "day": dt.date(2020, 2, 29)}
+    frame = as_frame({k: [*v, last[k]] for k, v in table.items()}).drop("number")
     encoder = FieldEncoder(min_count=1, kinds=kinds_for(frame))
     decoded = encoder.inverse_transform(encoder.fit_transform(frame))
     for name in frame.columns:
@@ -97,8 +95,15 @@ def test_encode_then_decode_is_the_identity(table):
         assert decoded[name].to_list() == wanted.to_list()
 
 
+@pytest.mark.parametrize("text", ["", " "])
+def test_a_column_of_blanks_is_text(text):
+    encoder = FieldEncoder(min_count=1)
+    frame = pl.DataFrame({"word": [text, None, text], "other": ["a", "b", "b"]})
+    decoded = encoder.inverse_transform(encoder.fit_transform(frame))
+    assert decoded["word"].to_list() == [text, None, text]
+
+
 @given(tables, tables, st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
 def test_partial_fit_never_moves_a_code(first, second, min_count):
     frame, more = as_frame(first), pl.DataFrame(second, schema=TYPES)
     if not frame.width:
@@ -501,7 +506,6 @@ def test_more_refusals():
 
 
 @given(tables, st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
 def test_fit_transform_is_fit_then_transform(table, min_count):
     frame = as_frame(table)
     if not frame.width:
@@ -512,7 +516,6 @@ def test_fit_transform_is_fit_then_transform(table, min_count):
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60), st.integers(2, 9))
-@settings(max_examples=60, deadline=None)
 def test_a_bins_value_lies_in_the_bin(values, n_bins):
     frame = pl.DataFrame({"v": values})
     encoder = FieldEncoder(kinds={"v": "quantile"}, n_bins=n_bins)

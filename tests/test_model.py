@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldwise import FieldwiseClassifier, FieldwiseModel, ModelError, SchemaError
@@ -134,7 +134,6 @@ values = st.one_of(
 
 
 @given(st.sampled_from(["site", "hour", "mobile"]), values)
-@settings(max_examples=200, deadline=None)
 def test_one_row_is_coded_as_a_frame_is(model, column, value):
     words = model.vocabulary
     row = {**clicks(1)[0].row(0, named=True), column: value}

@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldwise.data import shuffle
@@ -35,7 +35,6 @@ def epoch(batches) -> list[int]:
 
 @pytest.mark.usefixtures("_small_blocks")
 @given(st.integers(1, 150), st.integers(1, 40), st.integers(0, 3), st.data())
-@settings(max_examples=50, deadline=None)
 def test_every_row_once_and_resumed_exactly(tmp_path_factory, n, size, seed, data):
     store = numbered(tmp_path_factory.mktemp("s") / "s", n)
     straight = Batches(store, size, seed=seed, group_rows=24)

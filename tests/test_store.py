@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldwise import DataError, FieldEncoder, SchemaError, SettingError, StoreError, encode
@@ -66,7 +66,6 @@ def test_round_trip(tmp_path):
 
 
 @given(st.lists(st.integers(0, 200), min_size=1, max_size=5))
-@settings(max_examples=25, deadline=None)
 def test_append_is_the_same_as_writing_at_once(tmp_path_factory, sizes):
     folder = tmp_path_factory.mktemp("s")
     whole = rows(sum(sizes))

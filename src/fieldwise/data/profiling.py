@@ -80,6 +80,7 @@ class _Look:
         self._typed: set[str] = set()  # what typed columns say of themselves
         self._seen = 1
         self._could_be = dict.fromkeys(("whole", "number", "boolean", "date", "clock"), True)
+        self._says_something = False  # a text that is not blank
 
     def add(self, chunk: Chunk) -> None:
         column = chunk.frame[self.name]
@@ -115,6 +116,7 @@ class _Look:
         could = self._could_be
         if fresh.dtype == pl.String:
             fresh = fresh.filter(fresh.str.strip_chars() != "")
+            self._says_something |= len(fresh) > 0
             if could["whole"]:
                 could["whole"] = bool(fresh.str.contains(WHOLE).all())
             if could["number"]:
@@ -136,7 +138,7 @@ class _Look:
         dtype = self._dtype()
         counts = np.empty(0, dtype=np.int64) if self._keys is None else self._key_counts(dtype)
         n_distinct = None if self._keys is None else len(counts)
-        dated = self._typed == {"text"} and self._could_be["date"]
+        dated = self._typed == {"text"} and self._could_be["date"] and self._says_something
         return ColumnProfile(
             *(self.name, dtype, self.n_rows, self.n_missing, n_distinct, counts),
             is_dated=dated,
@@ -159,6 +161,8 @@ class _Look:
             return "string"
         if said == {"text"}:
             could = self._could_be
+            if not self._says_something:
+                return "string"
             if could["boolean"]:
                 return "boolean"
             if could["whole"] and could["number"]:
