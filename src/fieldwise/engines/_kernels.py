@@ -13,36 +13,24 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, prange, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import njit, prange
+
+from ._vectors import (
+    LINE,
+    own_products,
+    prefetch,
+    split_own,
+    sum_1_line,
+    sum_2_lines,
+    sum_4_lines,
+    sum_8_lines,
+    sum_part_line,
+)
 
 # Sums may be reordered into vector lanes (fixed when compiled); NaN and infinities are kept.
 FAST = {"reassoc", "contract", "nsz", "arcp"}
-LINE = 16  # floats in a cache line
 AHEAD = 4  # lines of the next sample's rows that are asked for
 EPSILON = np.float32(1e-10)
-
-
-@intrinsic
-def prefetch(typingctx, array, row, column):
-    """Ask for the cache line of array[row, column]."""
-
-    def generate(context, builder, signature, arguments):
-        array_type = signature.args[0]
-        array_value = context.make_array(array_type)(context, builder, arguments[0])
-        pointer = cgutils.get_item_pointer(
-            context, builder, array_type, array_value, arguments[1:], wraparound=False
-        )
-        pointer = builder.bitcast(pointer, context.get_value_type(types.int8).as_pointer())
-        i32 = context.get_value_type(types.int32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(function, [pointer, i32(0), i32(3), i32(1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, types.intp), generate
 
 
 @njit(cache=True, inline="always")
@@ -53,30 +41,24 @@ def _prefetch_rows(table, rows):
             prefetch(table, rows[j], t)
 
 
-@njit(cache=True, fastmath=FAST, inline="always")
-def _gather(table, rows, values, sums, width, has_values):
-    """sums = sum_j x_j table[rows[j]]"""
-    m = len(rows)
-    for t in range(width):
-        sums[t] = 0.0
-    if has_values:
-        for j in range(m):
-            x = values[j]
-            for t in range(width):
-                sums[t] += x * table[rows[j], t]
-        return
-    j = 0
-    # Four rows a pass: the sums are read and written a quarter as often. Eight are slower, more
-    # runs than the processor follows.
-    while j + 4 <= m:
-        r0, r1, r2, r3 = rows[j], rows[j + 1], rows[j + 2], rows[j + 3]
-        for t in range(width):
-            sums[t] += (table[r0, t] + table[r1, t]) + (table[r2, t] + table[r3, t])
-        j += 4
-    while j < m:
-        for t in range(width):
-            sums[t] += table[rows[j], t]
-        j += 1
+@njit(cache=True, inline="always")
+def _sum_rows(table, rows, x, out, low, high, has_values):
+    """out = sum_k x_k table[rows[k]], columns low to high"""
+    t = low
+    while t + 8 * LINE <= high:
+        sum_8_lines(table, rows, x, out, t, high, has_values)
+        t += 8 * LINE
+    if t + 4 * LINE <= high:
+        sum_4_lines(table, rows, x, out, t, high, has_values)
+        t += 4 * LINE
+    if t + 2 * LINE <= high:
+        sum_2_lines(table, rows, x, out, t, high, has_values)
+        t += 2 * LINE
+    if t + LINE <= high:
+        sum_1_line(table, rows, x, out, t, high, has_values)
+        t += LINE
+    if t < high:
+        sum_part_line(table, rows, x, out, t, high, has_values)
 
 
 @njit(cache=True, fastmath=FAST, inline="always")
@@ -93,33 +75,16 @@ def _loss(z, y):
 @njit(cache=True, fastmath=FAST, inline="always")
 def _forward_sample(table, rows, values, starts, a, c, has_values):
     """z of one sample; leaves q in a and p in c."""
-    width = len(a)
-    n_columns = starts[-1]
-    _gather(table, rows, values, a, width, has_values)
-    z = np.float32(0.0)
-    for i in range(len(rows)):
-        r = rows[i]
-        x = values[i] if has_values else np.float32(1.0)
-        for t in range(starts[i], starts[i + 1]):
-            q = x * table[r, t]
-            p = a[t] - q
-            z += p * q
-            a[t] = q
-            c[t] = p
-    return z + a[n_columns]
+    _sum_rows(table, rows, values, a, 0, table.shape[1], has_values)
+    z = split_own(table, rows, values, starts, a, c, has_values)
+    return z + a[starts[-1]]
 
 
 @njit(cache=True, fastmath=FAST, inline="always")
 def _score_sample(table, rows, values, starts, sums, has_values):
     """z of one sample, and nothing else."""
-    _gather(table, rows, values, sums, len(sums), has_values)
-    z = np.float32(0.0)
-    for i in range(len(rows)):
-        r = rows[i]
-        x = values[i] if has_values else np.float32(1.0)
-        for t in range(starts[i], starts[i + 1]):
-            q = x * table[r, t]
-            z += (sums[t] - q) * q
+    _sum_rows(table, rows, values, sums, 0, table.shape[1], has_values)
+    z = own_products(table, rows, values, starts, sums, sums, has_values)
     return z + sums[starts[-1]]
 
 
@@ -214,44 +179,14 @@ def group(rows, places, samples, distinct, owners, begins, counts, n_threads):
     return total
 
 
-@njit(cache=True, fastmath=FAST, inline="always")
-def _sum_gradient(a, c, values, samples, begin, end, field, starts, g, has_values):
+@njit(cache=True, inline="always")
+def _sum_gradient(a, c, values, samples, field, starts, x, g, has_values):
     """g = the gradient of one row: dz q everywhere, dz p in its own block, dz for the bias."""
-    width = len(g)
-    low, high = starts[field], starts[field + 1]
-    for t in range(width):
-        g[t] = 0.0
     if has_values:
-        for e in range(begin, end):
-            s = samples[e]
-            x = values[s, field]
-            for t in range(width):
-                g[t] += x * a[s, t]
-        for t in range(low, high):
-            g[t] = 0.0
-        for e in range(begin, end):
-            s = samples[e]
-            x = values[s, field]
-            for t in range(low, high):
-                g[t] += x * c[s, t]
-        return
-    e = begin
-    while e + 4 <= end:
-        s0, s1, s2, s3 = samples[e], samples[e + 1], samples[e + 2], samples[e + 3]
-        for t in range(width):
-            g[t] += (a[s0, t] + a[s1, t]) + (a[s2, t] + a[s3, t])
-        e += 4
-    while e < end:
-        s0 = samples[e]
-        for t in range(width):
-            g[t] += a[s0, t]
-        e += 1
-    for t in range(low, high):
-        g[t] = 0.0
-    for e in range(begin, end):
-        s = samples[e]
-        for t in range(low, high):
-            g[t] += c[s, t]
+        for e in range(len(samples)):
+            x[e] = values[samples[e], field]
+    _sum_rows(a, samples, x, g, 0, len(g), has_values)
+    _sum_rows(c, samples, x, g, starts[field], starts[field + 1], has_values)
 
 
 @njit(cache=True, fastmath=FAST, inline="always")
@@ -301,6 +236,7 @@ def update(
     width = table.shape[1]
     for k in prange(n_threads):
         g = np.empty(width, np.float32)
+        x = np.empty(len(a), np.float32)
         for i in range(shares[k], shares[k + 1]):
             r = distinct[i]
             if i + 1 < shares[k + 1]:
@@ -308,9 +244,8 @@ def update(
                 for t in range(0, width, LINE):
                     prefetch(table, nxt, t)
                     prefetch(state, nxt, t)
-            _sum_gradient(
-                a, c, values, samples, begins[i], begins[i + 1], owners[i], starts, g, has_values
-            )
+            mine = samples[begins[i] : begins[i + 1]]
+            _sum_gradient(a, c, values, mine, owners[i], starts, x, g, has_values)
             _apply(table, state, r, g, lr, decay)
 
 
@@ -399,12 +334,12 @@ def add_batch(
 ):
     """Add the batch's gradient and decay of the runs order[low:high] to the slopes of a block."""
     g = np.empty(slopes.shape[1], np.float32)
+    x = np.empty(len(a), np.float32)
     for e in range(low, high):
         i = order[e]
         r = distinct[i]
-        _sum_gradient(
-            a, c, values, samples, begins[i], begins[i + 1], owners[i], starts, g, has_values
-        )
+        mine = samples[begins[i] : begins[i + 1]]
+        _sum_gradient(a, c, values, mine, owners[i], starts, x, g, has_values)
         for t in range(len(g)):
             slopes[r - first_row, t] += g[t] + decay * table[r, t]
 

@@ -1,0 +1,206 @@
+"""The inner loops of the kernels, on vectors of one cache line, held in registers.
+
+Numba's own loops keep a row's running sums in memory, and a loop over a field's few columns falls
+back to one number at a time. These do neither: twice the speed out of cache. They are written in
+LLVM's intermediate language, which is turned into what the processor has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LINE = 16  # floats in a cache line
+
+FLOAT, INT32, INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+BYTES = ir.IntType(8).as_pointer()
+VECTOR = ir.VectorType(FLOAT, LINE)
+MASK = ir.VectorType(ir.IntType(1), LINE)
+LANES = ir.Constant(ir.VectorType(INT64, LINE), list(range(LINE)))
+ZEROS = ir.Constant(VECTOR, [0.0] * LINE)
+FAST = ("reassoc", "contract", "nsz")
+
+
+class _Writer:
+    """Writes one function's instructions."""
+
+    def __init__(self, context: Any, builder: Any) -> None:
+        self.context = context
+        self.builder = builder
+
+    def array(self, kind: Any, value: Any) -> Any:
+        return self.context.make_array(kind)(self.context, self.builder, value)
+
+    def line(self, array: Any, row: Any, column: Any) -> Any:
+        """Where row, column of a 2-d array begins (row None: of a 1-d array)."""
+        b = self.builder
+        at = b.gep(array.data, [column])
+        if row is not None:
+            stride = b.extract_value(array.strides, 0)
+            at = b.gep(b.bitcast(at, BYTES), [b.mul(row, stride)])
+        return b.bitcast(at, VECTOR.as_pointer())
+
+    def whole(self, array: Any, index: Any) -> Any:
+        """An element of an array of whole numbers, 64 bits wide."""
+        found = self.builder.load(self.builder.gep(array.data, [index]))
+        return found if found.type == INT64 else self.builder.sext(found, INT64)
+
+    def spread(self, number: Any) -> Any:
+        """A vector of one number."""
+        b = self.builder
+        first = b.insert_element(ir.Constant(VECTOR, ir.Undefined), number, INT32(0))
+        return b.shuffle_vector(first, first, ir.Constant(ir.VectorType(INT32, LINE), [0] * LINE))
+
+    def lanes_below(self, count: Any) -> Any:
+        """The mask of the first `count` lanes."""
+        b = self.builder
+        wide = ir.VectorType(INT64, LINE)
+        first = b.insert_element(ir.Constant(wide, ir.Undefined), count, INT32(0))
+        every = ir.Constant(ir.VectorType(INT32, LINE), [0] * LINE)
+        return b.icmp_signed("<", LANES, b.shuffle_vector(first, first, every))
+
+    def load(self, pointer: Any, mask: Any = None) -> Any:
+        if mask is None:
+            return self.builder.load(pointer, align=4)
+        kind = ir.FunctionType(VECTOR, [VECTOR.as_pointer(), INT32, MASK, VECTOR])
+        name = "llvm.masked.load.v16f32.p0v16f32"
+        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(function, [pointer, INT32(4), mask, ZEROS])
+
+    def store(self, vector: Any, pointer: Any, mask: Any = None) -> None:
+        if mask is None:
+            self.builder.store(vector, pointer, align=4)
+            return
+        kind = ir.FunctionType(ir.VoidType(), [VECTOR, VECTOR.as_pointer(), INT32, MASK])
+        name = "llvm.masked.store.v16f32.p0v16f32"
+        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        self.builder.call(function, [vector, pointer, INT32(4), mask])
+
+    def variable(self) -> Any:
+        """A vector that starts as zeros; it ends up in a register."""
+        place = cgutils.alloca_once(self.builder, VECTOR)
+        self.builder.store(ZEROS, place)
+        return place
+
+    def add(self, place: Any, vector: Any) -> None:
+        b = self.builder
+        b.store(b.fadd(b.load(place), vector, flags=FAST), place)
+
+    def total(self, place: Any) -> Any:
+        """The sum over the lanes."""
+        kind = ir.FunctionType(FLOAT, [FLOAT, VECTOR])
+        name = "llvm.vector.reduce.fadd.v16f32"
+        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(
+            function, [FLOAT(0.0), self.builder.load(place)], fastmath=("reassoc",)
+        )
+
+
+@intrinsic
+def prefetch(typingctx, array, row, column):
+    """Ask for the cache line of array[row, column]."""
+
+    def generate(context, builder, signature, arguments):
+        write = _Writer(context, builder)
+        array = write.array(signature.args[0], arguments[0])
+        pointer = builder.bitcast(write.line(array, *arguments[1:]), BYTES)
+        kind = ir.FunctionType(ir.VoidType(), [BYTES, INT32, INT32, INT32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(function, [pointer, INT32(0), INT32(3), INT32(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp), generate
+
+
+def _sum_of_lines(n_lines: int, *, partly: bool = False) -> Any:
+    """out[first:] = sum over k of x[k] table[rows[k], first:], for n_lines lines.
+
+    `partly`: up to column `end` alone, which is within the line.
+    """
+
+    @intrinsic
+    def sum_of_lines(typingctx, table, rows, x, out, first, end, has_values):
+        def generate(context, builder, signature, arguments):
+            write = _Writer(context, builder)
+            table, rows, x, out = map(write.array, signature.args[:4], arguments[:4])
+            first, end, has_values = arguments[4:]
+            mask = write.lanes_below(builder.sub(end, first)) if partly else None
+            sums = [write.variable() for _ in range(n_lines)]
+            columns = [builder.add(first, INT64(k * LINE)) for k in range(n_lines)]
+
+            def add_rows(valued: bool) -> None:
+                with cgutils.for_range(builder, builder.extract_value(rows.shape, 0)) as loop:
+                    row = write.whole(rows, loop.index)
+                    if valued:
+                        number = builder.load(builder.gep(x.data, [loop.index]))
+                        factor = write.spread(number)
+                    for place, column in zip(sums, columns, strict=True):
+                        found = write.load(write.line(table, row, column), mask)
+                        if valued:
+                            found = builder.fmul(found, factor, flags=FAST)
+                        write.add(place, found)
+
+            with builder.if_else(has_values) as (then, otherwise):
+                with then:
+                    add_rows(True)
+                with otherwise:
+                    add_rows(False)
+            for place, column in zip(sums, columns, strict=True):
+                write.store(builder.load(place), write.line(out, None, column), mask)
+            return context.get_dummy_value()
+
+        columns = (types.intp, types.intp)
+        return types.void(table, rows, x, out, *columns, types.boolean), generate
+
+    return sum_of_lines
+
+
+sum_8_lines, sum_4_lines, sum_2_lines, sum_1_line = map(_sum_of_lines, (8, 4, 2, 1))
+sum_part_line = _sum_of_lines(1, partly=True)
+
+
+def _own_entries(*, keep: bool) -> Any:
+    """sum over t of p_t q_t, where q_t = x_i table[rows[i], t] of the field i that owns column t
+    and p = sums - q. `keep`: leave q in `sums` and p in `others`.
+    """
+
+    @intrinsic
+    def own_entries(typingctx, table, rows, x, starts, sums, others, has_values):
+        def generate(context, builder, signature, arguments):
+            write = _Writer(context, builder)
+            arrays = map(write.array, signature.args[:6], arguments[:6])
+            table, rows, x, starts, sums, others = arrays
+            products = write.variable()
+            with cgutils.for_range(builder, builder.extract_value(rows.shape, 0)) as loop:
+                row = write.whole(rows, loop.index)
+                number = builder.load(
+                    builder.gep(x.data, [builder.select(arguments[6], loop.index, INT64(0))])
+                )
+                factor = write.spread(number)
+                low = write.whole(starts, loop.index)
+                high = write.whole(starts, builder.add(loop.index, INT64(1)))
+                step = INT64(LINE)
+                with cgutils.for_range_slice(builder, low, high, step, INT64) as (column, _):
+                    mask = write.lanes_below(builder.sub(high, column))
+                    q = write.load(write.line(table, row, column), mask)
+                    q = builder.fmul(q, factor, flags=FAST)
+                    at = write.line(sums, None, column)
+                    p = builder.fsub(write.load(at, mask), q)
+                    write.add(products, builder.fmul(p, q, flags=FAST))
+                    if keep:
+                        write.store(q, at, mask)
+                        write.store(p, write.line(others, None, column), mask)
+            return write.total(products)
+
+        arrays = (table, rows, x, starts, sums, others)
+        return types.float32(*arrays, types.boolean), generate
+
+    return own_entries
+
+
+own_products = _own_entries(keep=False)
+split_own = _own_entries(keep=True)
