@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +19,19 @@ from fieldwise import SettingError, StoreError, TrainingError, synthetic
 from fieldwise import checkpoint as checkpoints
 from fieldwise.data.encoding import load_vocabulary
 from fieldwise.data.shuffle import Rows
+from fieldwise.engines import make_engine
 from fieldwise.fitting import fit_store, held_out_rows
 from fieldwise.layout import Layout
-from fieldwise.train import TrainSettings, initialise, train
+from fieldwise.train import (
+    RATES,
+    Fit,
+    Problem,
+    Running,
+    TrainSettings,
+    _behind,
+    initialise,
+    train,
+)
 
 
 def planted(n=20_000, sizes=(30, 200, 8), seed=0):
@@ -31,16 +43,18 @@ def planted(n=20_000, sizes=(30, 200, 8), seed=0):
     return data, Layout.of(sizes, rank=3), counts, *parts
 
 
-def run(settings=None, **options):
+def run(settings=None, *, judged=True, **running):
     _, layout, counts, rows, valid = planted()
     settings = settings or TrainSettings(epochs=4, batch_size=256, learning_rate=0.1)
-    options = {"validation": valid, **options}
-    return train(layout, rows, counts, settings, **options)
+    judge = {"validation": valid} if judged else {}
+    problem = Problem(layout=layout, rows=rows, counts=counts, **judge)
+    return train(problem, settings, Running(**running))
 
 
 def test_it_learns_and_keeps_the_best():
     data, layout, counts, rows, valid = planted(60_000)
-    fit = train(layout, rows, counts, TrainSettings(learning_rate=0.1), validation=valid)
+    problem = Problem(layout=layout, rows=rows, counts=counts, validation=valid)
+    fit = train(problem, TrainSettings(learning_rate=0.1))
     assert fit.metrics["logloss"] < 1.03 * data.best_logloss()
     losses = [h["logloss"] for h in fit.history]
     assert fit.best_epoch == int(np.argmin(losses))
@@ -54,18 +68,62 @@ def test_the_engines_train_alike():
     assert fits[0].metrics["logloss"] == pytest.approx(fits[1].metrics["logloss"], rel=1e-4)
 
 
-def test_the_better_of_two_steps_is_kept(tmp_path):
-    seen = []
+def test_rates_are_tried_upwards_while_they_help(tmp_path):
+    seen = {}
+    settings = TrainSettings(epochs=3, batch_size=256)
     fit = run(
-        TrainSettings(epochs=3, batch_size=256),
-        callbacks=[lambda r: seen.append((r["learning_rate"], r["logloss"]))],
+        settings,
+        callbacks=[lambda r: seen.setdefault(r["learning_rate"], []).append(r["logloss"]) and None],
         checkpoint=tmp_path / "c",
     )
-    assert {rate for rate, _ in seen} == {0.05, 0.1}
-    assert (fit.settings.learning_rate, fit.metrics["logloss"]) == min(seen, key=lambda s: s[1])
-    # Both runs are there to be taken up again, and end at once.
-    again = run(TrainSettings(epochs=3, batch_size=256), checkpoint=tmp_path / "c", resume=True)
+    best = [min(losses) for losses in seen.values()]
+    assert list(seen) == list(RATES[: len(seen)])
+    assert all(a > b for a, b in pairwise(best[:-1]))  # each better than the last, but for ...
+    assert best[-1] >= min(best) or len(seen) == len(RATES)  # ... the one that ended it
+    assert fit.metrics["logloss"] == min(best)
+    # All runs are there to be taken up again, and end at once.
+    again = run(settings, checkpoint=tmp_path / "c", resume=True)
     assert again.table.tobytes() == fit.table.tobytes()
+
+
+def test_a_rate_that_is_behind_is_given_up():
+    last = Fit(*[None] * 3, [{"logloss": 0.5}, {"logloss": 0.4}, {"logloss": 0.3}], 2, {}, None)
+    stops = _behind(last)
+    assert [stops({"epoch": k, "logloss": 0.45}) for k in (1, 2, 3)] == [False, True, False]
+    assert not stops({"epoch": 2, "logloss": 0.39})
+
+
+def test_the_kept_table_is_the_mean_of_the_second_half_of_an_epoch(monkeypatch):
+    import fieldwise.train as module
+
+    engines = []
+
+    def make(*arguments, **options):
+        engine = make_engine(*arguments, **options)
+        tables, steps = [], engine.run
+
+        def run_and_look(*batch):
+            found = steps(*batch)
+            tables.append(engine.table.copy())
+            return found
+
+        engine.run = run_and_look
+        engines.append((engine, tables))
+        return engine
+
+    monkeypatch.setattr(module, "make_engine", make)
+    settings = TrainSettings(epochs=2, batch_size=256, averages=4, learning_rate=0.1)
+    fit = run(settings)  # 63 steps an epoch
+    ((engine, tables),) = engines
+    assert len(tables) == 2 * 8
+    first = 8 * fit.best_epoch
+    np.testing.assert_allclose(fit.table, np.mean(tables[first + 4 : first + 8], 0), atol=1e-6)
+    assert np.array_equal(engine.table, tables[-1])  # training itself goes on from the last
+    plain = run(replace(settings, averages=1))
+    tables = engines[1][1]
+    assert any(np.array_equal(plain.table, t) for t in tables)
+    unjudged = run(settings, judged=False)
+    np.testing.assert_allclose(unjudged.table, np.mean(engines[2][1][-4:], 0), atol=1e-6)
 
 
 def test_initialisation_is_the_same_everywhere():
@@ -104,7 +162,7 @@ def test_ctrl_c_keeps_the_best():
     assert len(fit.history) == 2
     assert fit.metrics
     with pytest.raises(KeyboardInterrupt):  # nothing to keep yet
-        run(validation=None, callbacks=[interrupt])
+        run(judged=False, callbacks=[interrupt])
 
 
 def test_divergence_is_explained():
@@ -116,7 +174,8 @@ def test_one_class():
     _, layout, counts, rows, _ = planted()
     codes = rows.read(0, 100)["codes"]
     with pytest.raises(SettingError, match="one class"):
-        train(layout, Rows(codes=codes, target=np.zeros(100)), counts, TrainSettings())
+        rows = Rows(codes=codes, target=np.zeros(100))
+        train(Problem(layout=layout, rows=rows, counts=counts), TrainSettings())
 
 
 class Stop(Exception):
@@ -177,13 +236,13 @@ import sys
 from pathlib import Path
 from fieldwise.data.store import Store
 from fieldwise.fitting import fit_store
-from fieldwise.train import TrainSettings
+from fieldwise.train import Running, TrainSettings
 import fieldwise.train as module
 module.CHUNK_ROWS = 4096
 print("ready", flush=True)
 model = fit_store(
     Store(sys.argv[1]), settings=TrainSettings(epochs=6, batch_size=256, patience=9), rank=3,
-    checkpoint=Path(sys.argv[2]), checkpoint_minutes=0.0002, resume=True,
+    running=Running(checkpoint=Path(sys.argv[2]), checkpoint_minutes=0.0002, resume=True),
 )
 model.save(sys.argv[3], overwrite=True)
 """

@@ -219,7 +219,10 @@ def train(
     separator: Separator = None,
     no_quotes: NoQuotes = False,
     min_count: MinCount = None,
-    rank: Annotated[int | None, typer.Option(help="Rank of every field's models.")] = None,
+    rank: Annotated[
+        int | None,
+        typer.Option(help="Rank of every field's models; 32 unless set, less for large tables."),
+    ] = None,
     rank_base: Annotated[
         float | None, typer.Option(help="Ranks by the logarithm of a field's size instead.")
     ] = None,
@@ -252,13 +255,12 @@ def train(
 ) -> None:
     """Train a model on a table or a store and save it."""
     from .fitting import train_table
+    from .train import Running
 
     given = {
         k: v
         for k, v in locals().items()
-        if k not in ("data", "out", "config", "overwrite", "resume", "quiet", "train_table")
-        and v is not None
-        and v is not False
+        if k in (*TRAIN_NAMES, *READ_NAMES, *FIT_NAMES) and v is not None and v is not False
     }
     reading, fitting = _train_options(given, config)
     model = train_table(
@@ -266,9 +268,12 @@ def train(
         out,
         reading=reading,
         overwrite=overwrite,
-        resume=resume,
-        show=False if quiet else None,
-        callbacks=[] if quiet else [_print_epoch],
+        running=Running(
+            n_jobs=fitting.pop("threads", None),
+            resume=resume,
+            show=False if quiet else None,
+            callbacks=[] if quiet else [_print_epoch],
+        ),
         **fitting,
     )
     if not quiet:
@@ -281,8 +286,12 @@ def train(
 
 TRAIN_NAMES = (
     "learning_rate", "weight_decay", "penalty", "batch_size", "reg_every", "epochs", "patience",
-    "seed",
+    "averages", "seed",
 )  # fmt: skip
+READ_NAMES = (
+    "target", "format", "drop", "kind", "weight", "separator", "no_quotes", "min_count",
+)  # fmt: skip
+FIT_NAMES = ("rank", "rank_base", "validation", "split", "threads", "paper")
 
 
 def _train_options(
@@ -292,10 +301,7 @@ def _train_options(
     from .fitting import PAPER
     from .train import TrainSettings
 
-    known = {
-        "target", "format", "drop", "kind", "weight", "separator", "no_quotes", "min_count", "rank",
-        "rank_base", "validation", "split", "threads", "paper", *TRAIN_NAMES,
-    }  # fmt: skip
+    known = (*TRAIN_NAMES, *READ_NAMES, *FIT_NAMES)
     if config is not None:
         import tomllib
 
@@ -315,13 +321,11 @@ def _train_options(
             raise SettingError(f"paper={paper!r} is not one of {', '.join(PAPER)}")
         given = {"format": paper, **PAPER[paper], **given}
     kinds = given.pop("kind", [])
-    read = ["target", "format", "drop", "weight", "separator", "min_count"]
-    reading: dict[str, Any] = {k: given.pop(k) for k in read if k in given}
+    quote = not given.pop("no_quotes", False)
+    reading: dict[str, Any] = {k: given.pop(k) for k in READ_NAMES if k in given}
     reading["kinds"] = kinds if isinstance(kinds, dict) else _kinds(kinds)
-    reading["quote"] = not given.pop("no_quotes", False)
+    reading["quote"] = quote
     settings = TrainSettings(**{k: given.pop(k) for k in TRAIN_NAMES if k in given})
-    if "threads" in given:
-        given["n_jobs"] = given.pop("threads")
     return reading, {"settings": settings, **given}
 
 

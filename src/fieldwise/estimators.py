@@ -21,7 +21,7 @@ from .errors import DataError, SettingError
 from .layout import Layout
 from .losses import sigmoid
 from .model import FieldwiseModel
-from .train import Fit, TrainSettings, initialise, train
+from .train import Fit, Problem, Running, TrainSettings, initialise, train
 
 __all__ = ["FieldwiseClassifier", "grown"]
 
@@ -34,12 +34,14 @@ class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    rank : rank of every field's models (at most its number of categories).
+    rank : rank of every field's models (at most its number of categories); None is 32, and 16 or 8
+        where the table would be large.
     rank_base : ranks grow as the logarithm of a field's size to this base instead.
-    learning_rate : Adagrad's step; None tries two and keeps the one that is best on held-out rows.
+    learning_rate : Adagrad's step; None tries some and keeps the one that is best on held-out rows.
     weight_decay, penalty : the decay of rows present in a batch, and the weight of the variance and
         mean-norm constraints.
     batch_size, reg_every : rows a step and steps between penalties; None adapts them to the table.
+    averages : tables of an epoch's second half whose mean is kept; 1 is its last, as in the paper.
     epochs, patience : at most so many epochs, fewer once so many brought nothing on held-out rows.
     validation_fraction : share of the rows held out for that where `eval_set` is not given.
     kinds, drop, min_count, unseen, n_bins, fields : see `FieldEncoder`.
@@ -57,7 +59,7 @@ class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        rank: int = 16,
+        rank: int | None = None,
         rank_base: float | None = None,
         learning_rate: float | None = None,
         weight_decay: float = 1e-5,
@@ -66,6 +68,7 @@ class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         reg_every: int | None = None,
         epochs: int = 30,
         patience: int = 2,
+        averages: int = 8,
         validation_fraction: float = 0.1,
         kinds: Mapping[str, str] | None = None,
         drop: Sequence[str] = (),
@@ -87,6 +90,7 @@ class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.reg_every = reg_every
         self.epochs = epochs
         self.patience = patience
+        self.averages = averages
         self.validation_fraction = validation_fraction
         self.kinds = kinds
         self.drop = drop
@@ -130,14 +134,15 @@ class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             only = None if held_out is None else ~held_out
             if held_out is None:
                 settings = replace(settings, epochs=min(settings.epochs, EPOCHS_UNJUDGED))
-        self._train(rows, settings, judge=judge, only=only, held_out=held_out, going_on=going_on)
+        parts = {"validation": judge, "only": only, "held_out": held_out}
+        self._train(rows, settings, going_on=going_on, **parts)
         return self
 
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, *, sample_weight: Any = None
     ) -> FieldwiseClassifier:
         """One epoch over more rows. Categories never seen before get rows of their own."""
-        settings = replace(self._settings(), epochs=1)
+        settings = replace(self._settings(), epochs=1, averages=1)
         going_on = hasattr(self, "model_")
         if not going_on:
             self.classes_ = self._two(np.unique(y if classes is None else classes))
@@ -147,7 +152,7 @@ class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._take_names()
         codes, values = self._coded(X)
         rows = Rows(codes=codes, values=values, target=target, weight=weight)
-        self._train(rows, settings, judge=None, only=None, held_out=None, going_on=going_on)
+        self._train(rows, settings, going_on=going_on)
         return self
 
     def _settings(self) -> TrainSettings:
@@ -252,20 +257,13 @@ class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             ranks = dict.fromkeys(linear, 0)
             layout = Layout.of(sizes, rank=self.rank, rank_base=self.rank_base, overrides=ranks)
-        fit = train(
-            layout,
-            rows,
-            np.concatenate([f.counts() for f in words.fields]),
-            settings,
-            validation=parts["judge"],
-            only=parts["only"],
-            held_out=parts["held_out"],
-            linear=linear,
-            start=start,
+        problem = Problem(layout=layout, rows=rows, counts=words.counts(), linear=linear, **parts)
+        running = Running(
             n_jobs=self.n_jobs,
             show=None if self.verbose else False,
             callbacks=[_print_epoch] if self.verbose else [],
         )
+        fit = train(problem, settings, running, start)
         self._keep(fit, words, layout)
 
     def _keep(self, fit: Fit, words: Vocabulary, layout: Layout) -> None:

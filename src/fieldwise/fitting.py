@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from .data.vocabulary import FieldVocabulary, Vocabulary
 from .errors import FieldwiseError, SchemaError, SettingError
 from .layout import Layout
 from .model import FieldwiseModel
-from .train import Callback, TrainSettings, train
+from .train import Problem, Running, TrainSettings, train
 
 __all__ = ["PAPER", "fit_store", "held_out_rows", "train_table"]
 
@@ -29,6 +29,7 @@ PAPER: dict[str, dict[str, Any]] = {
         "penalty": 1e-3,
         "batch_size": 2048,
         "reg_every": 1000,
+        "averages": 1,
     },
     "avazu": {
         "rank": 8,
@@ -37,6 +38,7 @@ PAPER: dict[str, dict[str, Any]] = {
         "penalty": 1e-5,
         "batch_size": 2048,
         "reg_every": 1000,
+        "averages": 1,
     },
 }
 
@@ -102,18 +104,12 @@ def fit_store(
     store: Store,
     *,
     settings: TrainSettings | None = None,
-    rank: int = 16,
+    running: Running | None = None,
+    rank: int | None = None,
     rank_base: float | None = None,
     ranks: Mapping[str, int] | None = None,
     split: str = "random",
     validation: float = 0.1,
-    engine: str = "auto",
-    n_jobs: int | None = None,
-    callbacks: Sequence[Callback] = (),
-    checkpoint: Path | None = None,
-    checkpoint_minutes: float = 10.0,
-    resume: bool = False,
-    show: bool | None = False,
 ) -> FieldwiseModel:
     """A model of a store, whatever its size."""
     settings = settings or TrainSettings()
@@ -129,22 +125,15 @@ def fit_store(
     held_out = held_out_rows(store, words, split, validation, settings.seed)
     if not held_out.any() or held_out.all():
         raise SettingError(f"validation={validation}: no rows are left on one side of the split")
-    fit = train(
-        layout,
-        store,
-        np.concatenate([f.counts() for f in words.fields]),
-        settings,
+    problem = Problem(
+        layout=layout,
+        rows=store,
+        counts=words.counts(),
         only=~held_out,
         held_out=held_out,
         linear=schema.linear,
-        engine=engine,
-        n_jobs=n_jobs,
-        callbacks=callbacks,
-        checkpoint=checkpoint,
-        checkpoint_minutes=checkpoint_minutes,
-        resume=resume,
-        show=show,
     )
+    fit = train(problem, settings, running)
     about = {**asdict(fit.settings), "split": split, "validation": validation}
     return FieldwiseModel.of(words, layout, fit, about)
 
@@ -155,31 +144,30 @@ def train_table(
     *,
     reading: Mapping[str, Any] | None = None,
     overwrite: bool = False,
-    resume: bool = False,
-    show: bool | None = False,
+    running: Running | None = None,
     **fitting: Any,
 ) -> FieldwiseModel:
     """Train on a table or a store and save the model as `out`.
 
     `reading` goes to `encode`, `fitting` to `fit_store`. While it runs, `.OUT.work` beside the
-    model holds the encoded table and checkpoints; `resume` takes up what is there.
+    model holds the encoded table and checkpoints; `running.resume` takes up what is there.
     """
+    running = running or Running()
     out = Path(out)
     if out.exists() and not overwrite:
         raise SettingError(f"{out} is there already; overwrite it or choose another name")
     work = out.with_name(f".{out.name}.work")
-    if not resume:
+    if not running.resume:
         shutil.rmtree(work, ignore_errors=True)
     if isinstance(data, (str, Path)) and (Path(data) / "header.json").is_file():
         store = Store(data)
-    elif resume and (work / "store" / "header.json").is_file():
+    elif running.resume and (work / "store" / "header.json").is_file():
         store = Store(work / "store")
     else:
-        store = encode(data, work / "store", overwrite=True, show=show, **(reading or {}))
+        store = encode(data, work / "store", overwrite=True, show=running.show, **(reading or {}))
     try:
-        model = fit_store(
-            store, checkpoint=work / "checkpoint", resume=resume, show=show, **fitting
-        )
+        running = replace(running, checkpoint=work / "checkpoint")
+        model = fit_store(store, running=running, **fitting)
         model.save(out, overwrite=overwrite)
     except FieldwiseError:
         if not (work / "checkpoint").exists():  # a mistake, found before there was work to lose

@@ -15,7 +15,10 @@ import numpy as np
 
 from .errors import SettingError
 
-__all__ = ["Layout", "constant_ranks", "log_ranks"]
+__all__ = ["Layout", "constant_ranks", "default_rank", "log_ranks"]
+
+RANKS = (32, 16, 8)
+LARGE = 1 << 27  # entries of a table: half a gigabyte
 
 
 def constant_ranks(sizes: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -36,6 +39,14 @@ def log_ranks(sizes: Sequence[int], base: float) -> tuple[int, ...]:
             rank += 1
         ranks.append(min(rank, d))
     return tuple(ranks)
+
+
+def default_rank(sizes: Sequence[int]) -> int:
+    """The highest of a few whose table stays in bounds: more is better, and dearer."""
+    for rank in RANKS[:-1]:
+        if sum(sizes) * (sum(constant_ranks(sizes, rank)) + 1) <= LARGE:
+            return rank
+    return RANKS[-1]
 
 
 @dataclass(frozen=True)
@@ -62,11 +73,12 @@ class Layout:
         cls,
         sizes: Sequence[int],
         *,
-        rank: int = 8,
+        rank: int | None = None,
         rank_base: float | None = None,
         overrides: Mapping[int, int] | None = None,
     ) -> Layout:
-        """A constant rank, or one that grows with the logarithm of the field's size."""
+        """A constant rank (None: `default_rank`), or the logarithm of the field's size."""
+        rank = default_rank(sizes) if rank is None else rank
         ranks = constant_ranks(sizes, rank) if rank_base is None else log_ranks(sizes, rank_base)
         overrides = overrides or {}
         changed = [min(overrides.get(i, r), sizes[i]) for i, r in enumerate(ranks)]

@@ -57,9 +57,8 @@ class FieldwiseModel:
     def of(
         cls, vocabulary: Vocabulary, layout: Layout, fit: Fit, settings: Mapping[str, Any]
     ) -> FieldwiseModel:
-        counts = np.concatenate([f.counts() for f in vocabulary.fields])
         table = np.asarray(fit.table, dtype=np.float32)
-        rows = np.concatenate([table, maths.mean_rows(table, layout, counts)])
+        rows = np.concatenate([table, maths.mean_rows(table, layout, vocabulary.counts())])
         return cls(
             vocabulary,
             layout,

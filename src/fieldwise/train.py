@@ -7,7 +7,7 @@ after any number of interruptions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,12 @@ from .losses import log_odds
 from .metrics import binary_metrics
 from .progress import progress
 
-__all__ = ["Fit", "TrainSettings", "evaluate", "initialise", "train"]
+__all__ = ["Fit", "Problem", "Running", "TrainSettings", "evaluate", "initialise", "train"]
 
-# On tables whose rare categories are many the smaller step generalises better, on those where pairs
-# of categories repeat the larger one does (flights are of the first kind, Frappe of the second).
-RATES = (0.05, 0.1)
+# Tried from the smallest up while the next is better. Where rare categories are many the smallest
+# generalises best, where pairs of categories repeat often the largest (flights, Frappe).
+RATES = (0.05, 0.15, 0.4)
+TRIAL = 2  # epochs after which a rate that is behind the one before is given up
 CHUNK_ROWS = 1 << 17  # rows handed to the engine at a time
 SCORE_ROWS = 1 << 16
 Callback = Callable[[dict[str, Any]], bool | None]
@@ -37,13 +38,14 @@ Callback = Callable[[dict[str, Any]], bool | None]
 class TrainSettings:
     """How to train. None means: adapted to the table."""
 
-    learning_rate: float | None = None  # RATES are tried, the best on validation rows is kept
+    learning_rate: float | None = None  # RATES are tried on the rows to judge by
     weight_decay: float = 1e-5
     penalty: float = 1e-5
     reg_every: int | None = None  # min(1000, steps in an epoch)
     batch_size: int | None = None  # 2048, less for small tables
     epochs: int = 30
     patience: int = 2
+    averages: int = 8  # tables of an epoch's second half whose mean is kept; 1: its last alone
     init_scale: float = 0.02
     initial_state: float = 1e-6
     seed: int = 0
@@ -57,6 +59,7 @@ class TrainSettings:
             ("batch_size", 1, False),
             ("epochs", 1, False),
             ("patience", 1, False),
+            ("averages", 1, False),
             ("init_scale", 0, False),
             ("initial_state", 0, False),
             ("seed", 0, False),
@@ -74,6 +77,41 @@ class TrainSettings:
         batch = self.batch_size or int(min(2048, max(32, 2 ** int(np.log2(max(n_rows, 1) / 64)))))
         steps = -(-n_rows // batch)
         return replace(self, batch_size=batch, reg_every=self.reg_every or max(1, min(1000, steps)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What to learn from, and what to judge by: `validation`, or the rows of `rows` that `held_out`
+    names, or nothing."""
+
+    layout: Layout
+    rows: Table
+    counts: np.ndarray  # (d,) how often each category was seen
+    only: np.ndarray | None = None  # true for the rows to train on; None: all
+    validation: Table | None = None
+    held_out: np.ndarray | None = None
+    linear: Sequence[int] = ()  # fields that carry values
+
+    @property
+    def judge(self) -> tuple[Table, np.ndarray | None] | None:
+        """The rows to judge by, and which of them."""
+        if self.validation is not None:
+            return self.validation, None
+        return None if self.held_out is None else (self.rows, self.held_out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """How to run: none of it changes the result. A callback gets each epoch's record and stops the
+    run by returning True."""
+
+    engine: str = "auto"
+    n_jobs: int | None = None
+    callbacks: Sequence[Callback] = ()
+    checkpoint: Path | None = None
+    checkpoint_minutes: float = 10.0
+    resume: bool = False
+    show: bool | None = False  # None: where there is a terminal
 
 
 @dataclass
@@ -133,15 +171,39 @@ def evaluate(
 class _Run:
     """One training run: what has to be saved for it to go on."""
 
-    def __init__(self, engine: Engine, batches: Batches) -> None:
+    def __init__(self, engine: Engine, batches: Batches, averages: int) -> None:
         self.engine = engine
         self.batches = batches
+        self.averages = averages
         self.history: list[dict[str, Any]] = []
         self.best: np.ndarray | None = None
         self.best_epoch = -1
         self.best_loss = np.inf
         self.metrics: dict[str, float] = {}
         self.loss = self.weight = self.seconds = 0.0  # of the epoch so far
+        self.mean: np.ndarray | None = None  # of the epoch's tables so far
+        self.n_taken = 0
+
+    def take(self, chunk: int) -> None:
+        """Take the table into the epoch's mean where it is due after this chunk of the epoch."""
+        n_chunks, before = len(self.batches), self.n_taken
+        n_points = min(2 * self.averages, n_chunks)
+        self.n_taken = max(0, (chunk + 1) * n_points // n_chunks - n_points // 2)
+        if self.averages == 1 or self.n_taken == before:
+            return
+        if self.mean is None:
+            self.mean = np.zeros_like(self.engine.table)
+        share = np.float32(1 / self.n_taken)
+        for part in _parts(self.mean):
+            self.mean[part] += share * (self.engine.table[part] - self.mean[part])
+
+    def swap(self) -> None:
+        """Let the engine have the epoch's mean, or take it back."""
+        if self.mean is not None:
+            for part in _parts(self.mean):
+                kept = self.engine.table[part].copy()
+                self.engine.table[part] = self.mean[part]
+                self.mean[part] = kept
 
     def save(self, folder: Path, identity: Mapping[str, Any]) -> None:
         body = {
@@ -152,11 +214,12 @@ class _Run:
             "best_epoch": self.best_epoch,
             "best_loss": self.best_loss.hex() if np.isfinite(self.best_loss) else None,
             "metrics": self.metrics,
-            "epoch": [self.loss.hex(), self.weight.hex(), self.seconds],
+            "epoch": [self.loss.hex(), self.weight.hex(), self.seconds, self.n_taken],
         }
         arrays = {"table": self.engine.table, "state": self.engine.state}
-        if self.best is not None:
-            arrays["best"] = self.best
+        for name in ("best", "mean"):
+            if getattr(self, name) is not None:
+                arrays[name] = getattr(self, name)
         checkpoints.save(folder, body, arrays)
 
     def restore(self, folder: Path, identity: Mapping[str, Any]) -> bool:
@@ -177,90 +240,80 @@ class _Run:
         self.history = body["history"]
         self.best_epoch, self.metrics = body["best_epoch"], body["metrics"]
         self.best_loss = float.fromhex(body["best_loss"]) if body["best_loss"] else np.inf
-        self.best = arrays["best"].copy() if "best" in arrays else None
+        self.best, self.mean = (
+            arrays[name].copy() if name in arrays else None for name in ("best", "mean")
+        )
         self.loss, self.weight = (float.fromhex(v) for v in body["epoch"][:2])
-        self.seconds = body["epoch"][2]
+        self.seconds, self.n_taken = body["epoch"][2:]
         return True
 
 
-def train(
-    layout: Layout,
-    rows: Table,
-    counts: np.ndarray,
-    settings: TrainSettings,
-    *,
-    validation: Table | None = None,
-    only: np.ndarray | None = None,
-    held_out: np.ndarray | None = None,
-    linear: Sequence[int] = (),
-    start: tuple[np.ndarray, np.ndarray, float] | None = None,
-    engine: str = "auto",
-    n_jobs: int | None = None,
-    callbacks: Sequence[Callback] = (),
-    checkpoint: Path | None = None,
-    checkpoint_minutes: float = 10.0,
-    resume: bool = False,
-    show: bool | None = False,
-) -> Fit:
-    """Train on `rows` (those `only` names) and keep the table that is best on the validation rows.
+def _parts(table: np.ndarray) -> Iterator[slice]:
+    """Some rows at a time, so that work on a whole table needs no second one."""
+    return (slice(start, start + 4096) for start in range(0, len(table), 4096))
 
-    Validation rows are those of `validation`, or the rows of `rows` that `held_out` names; without
-    either every epoch is taken. `start` is (table, state, intercept) to go on from. A callback
-    gets each epoch's record and stops the run by returning True. Ctrl-C keeps the best so far.
+
+def train(
+    problem: Problem,
+    settings: TrainSettings,
+    running: Running | None = None,
+    start: tuple[np.ndarray, np.ndarray, float] | None = None,
+) -> Fit:
+    """Train and keep the table that is best on the rows to judge by; without any, the last epoch's.
+
+    `start` is (table, state, intercept) to go on from. Ctrl-C keeps the best so far.
     """
-    about: dict[str, Any] = {
-        "validation": validation,
-        "only": only,
-        "held_out": held_out,
-        "linear": linear,
-        "start": start,
-        "engine": engine,
-        "n_jobs": n_jobs,
-        "callbacks": callbacks,
-        "checkpoint": checkpoint,
-        "checkpoint_minutes": checkpoint_minutes,
-        "resume": resume,
-        "show": show,
-    }
-    judged = validation is not None or held_out is not None
-    if settings.learning_rate is None and judged:
-        fits = []
-        for rate in RATES:
-            folder = None if checkpoint is None else checkpoint / f"rate-{rate}"
-            fits.append(
-                _train(
-                    *(layout, rows, counts, replace(settings, learning_rate=rate)),
-                    **{**about, "checkpoint": folder},
-                )
-            )
-        return min(fits, key=lambda fit: fit.metrics["logloss"])
+    running = running or Running()
+    if settings.learning_rate is None and problem.judge is not None:
+        return _climb(problem, settings, running, start)
     settings = replace(settings, learning_rate=settings.learning_rate or RATES[0])
-    return _train(layout, rows, counts, settings, **about)
+    return _train(problem, settings, running, start)
+
+
+def _climb(
+    problem: Problem,
+    settings: TrainSettings,
+    running: Running,
+    start: tuple[np.ndarray, np.ndarray, float] | None,
+) -> Fit:
+    """One fit a rate, from the smallest up, while they get better on the rows to judge by."""
+    best: Fit | None = None
+    for rate in RATES:
+        callbacks = [*running.callbacks, *([_behind(best)] if best else [])]
+        folder = running.checkpoint and running.checkpoint / f"rate-{rate}"
+        one = replace(running, checkpoint=folder, callbacks=callbacks)
+        fit = _train(problem, replace(settings, learning_rate=rate), one, start)
+        if best is not None and fit.metrics["logloss"] >= best.metrics["logloss"]:
+            return best
+        best = fit
+    assert best is not None
+    return best
+
+
+def _behind(last: Fit) -> Callback:
+    """Stops a run that is behind the last one after the epochs of a trial."""
+
+    def stop(record: dict[str, Any]) -> bool:
+        at = record["epoch"]
+        return at == TRIAL <= len(last.history) and bool(
+            record["logloss"] > last.history[at - 1]["logloss"]
+        )
+
+    return stop
 
 
 def _train(
-    layout: Layout,
-    rows: Table,
-    counts: np.ndarray,
+    problem: Problem,
     settings: TrainSettings,
-    *,
-    validation: Table | None,
-    only: np.ndarray | None,
-    held_out: np.ndarray | None,
-    linear: Sequence[int],
+    running: Running,
     start: tuple[np.ndarray, np.ndarray, float] | None,
-    engine: str,
-    n_jobs: int | None,
-    callbacks: Sequence[Callback],
-    checkpoint: Path | None,
-    checkpoint_minutes: float,
-    resume: bool,
-    show: bool | None,
 ) -> Fit:
+    layout, rows, only = problem.layout, problem.rows, problem.only
     trained = Batches(rows, 1, only=only).n_rows
     settings = settings.settled(trained)
     batch = settings.batch_size or 1
-    batches = Batches(rows, max(1, CHUNK_ROWS // batch) * batch, only=only, seed=settings.seed)
+    chunk = min(CHUNK_ROWS // batch, -(-trained // (2 * batch * settings.averages)))
+    batches = Batches(rows, max(1, chunk) * batch, only=only, seed=settings.seed)
     intercept = start[2] if start else log_odds(_base_rate(rows, only))
     step = StepSettings(
         learning_rate=settings.learning_rate or RATES[0],
@@ -269,41 +322,36 @@ def _train(
         reg_every=settings.reg_every or 1000,
         batch_size=batch,
     )
-    made = make_engine(engine, layout, step, intercept=intercept, **_options(engine, n_jobs))
+    options = {} if running.engine == "reference" else {"n_jobs": running.n_jobs}
+    made = make_engine(running.engine, layout, step, intercept=intercept, **options)
     if start:
         made.table[:], made.state[:] = start[0], start[1]
     else:
         initialise(made.table, settings.seed, settings.init_scale)
         made.state[:] = settings.initial_state
-    run = _Run(made, batches)
+    run = _Run(made, batches, settings.averages)
     identity = {
         "settings": asdict(settings),
         "n_rows": trained,
         "sizes": list(layout.sizes),
         "ranks": list(layout.ranks),
     }
-    if resume and checkpoint is not None:
-        run.restore(checkpoint, identity)
-    judge = validation if validation is not None else rows if held_out is not None else None
-    mask = None if validation is not None else held_out
-    saver = _Saver(run, checkpoint, identity, checkpoint_minutes)
+    if running.resume and running.checkpoint is not None:
+        run.restore(running.checkpoint, identity)
+    saver = _Saver(run, running.checkpoint, identity, running.checkpoint_minutes)
     try:
         while run.batches.cursor.epoch < settings.epochs and not _exhausted(run, settings):
-            _epoch(run, linear, saver, settings, show)
-            rate = settings.learning_rate
-            if _finish_epoch(run, judge, mask, counts, linear, callbacks, rate):
+            _epoch(run, problem.linear, saver, settings, running.show)
+            record = _finish_epoch(run, problem, settings.learning_rate)
+            stops = [bool(callback(record)) for callback in running.callbacks]  # all are told
+            if any(stops):
                 break
             saver.now()
     except KeyboardInterrupt:
         if run.best is None:
             raise
-    made.set_means(counts)
-    table = made.table if run.best is None else run.best
+    table = next(t for t in (run.best, run.mean, made.table) if t is not None)
     return Fit(table, made.state, intercept, run.history, run.best_epoch, run.metrics, settings)
-
-
-def _options(engine: str, n_jobs: int | None) -> dict[str, Any]:
-    return {} if engine == "reference" else {"n_jobs": n_jobs}
 
 
 def _exhausted(run: _Run, settings: TrainSettings) -> bool:
@@ -367,6 +415,7 @@ def _epoch(
                 _column(batch, "weight"),
             )
             run.loss, run.weight = run.loss + loss, run.weight + weight
+            run.take(done // run.batches.batch_size)
             done += len(batch["codes"])
             seconds = time.perf_counter() - begun
             if not np.isfinite(run.loss):
@@ -382,16 +431,8 @@ def _epoch(
     run.seconds += time.perf_counter() - begun
 
 
-def _finish_epoch(
-    run: _Run,
-    judge: Table | None,
-    mask: np.ndarray | None,
-    counts: np.ndarray,
-    linear: Sequence[int],
-    callbacks: Sequence[Callback],
-    rate: float | None,
-) -> bool:
-    """Record the epoch and keep the table if it is the best; whether a callback says stop."""
+def _finish_epoch(run: _Run, problem: Problem, rate: float | None) -> dict[str, Any]:
+    """Record the epoch, and keep its table if it is the best."""
     record: dict[str, Any] = {
         "epoch": len(run.history) + 1,
         "learning_rate": rate,
@@ -399,17 +440,21 @@ def _finish_epoch(
         "seconds": run.seconds,
         "rows_per_second": run.batches.n_rows / max(run.seconds, 1e-9),
     }
-    if judge is not None:
-        run.engine.set_means(counts)
-        found = evaluate(run.engine, judge, mask, linear)
+    if problem.judge is not None:
+        run.swap()
+        run.engine.set_means(problem.counts)
+        found = evaluate(run.engine, *problem.judge, problem.linear)
         record |= found
         if not np.isfinite(found["logloss"]):
             raise TrainingError("the validation loss is not a number; lower learning_rate")
         if found["logloss"] < run.best_loss:
             run.best_loss, run.metrics = found["logloss"], found
             run.best_epoch = len(run.history)
-            run.best = run.engine.table.copy()
+            if run.best is None:
+                run.best = np.empty_like(run.engine.table)
+            run.best[:] = run.engine.table
+        run.swap()
     run.history.append(record)
     run.loss = run.weight = run.seconds = 0.0
-    stops = [bool(callback(record)) for callback in callbacks]  # every one is told
-    return any(stops)
+    run.n_taken = 0
+    return record

@@ -210,6 +210,10 @@ class Vocabulary:
         """d_1 .. d_m"""
         return [f.size for f in self.fields]
 
+    def counts(self) -> np.ndarray:
+        """(d,) how often each category of every field was seen in training"""
+        return np.concatenate([f.counts() for f in self.fields])
+
     def encode(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
         """codes (n, m) int32 and values (n, number of linear fields) float32."""
         if self._coders is None:

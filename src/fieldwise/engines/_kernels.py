@@ -27,9 +27,7 @@ from ._vectors import (
     sum_part_line,
 )
 
-# Sums may be reordered into vector lanes (fixed when compiled); NaN and infinities are kept.
-FAST = {"reassoc", "contract", "nsz", "arcp"}
-AHEAD = 4  # lines of the next sample's rows that are asked for
+AHEAD = 2  # lines of the next sample's rows that are asked for
 EPSILON = np.float32(1e-10)
 
 
@@ -61,18 +59,18 @@ def _sum_rows(table, rows, x, out, low, high, has_values):
         sum_part_line(table, rows, x, out, t, high, has_values)
 
 
-@njit(cache=True, fastmath=FAST, inline="always")
+@njit(cache=True, inline="always")
 def _sigmoid(z):
     small = math.exp(-abs(z))
     return 1.0 / (1.0 + small) if z >= 0 else small / (1.0 + small)
 
 
-@njit(cache=True, fastmath=FAST, inline="always")
+@njit(cache=True, inline="always")
 def _loss(z, y):
     return max(z, 0.0) - y * z + math.log1p(math.exp(-abs(z)))
 
 
-@njit(cache=True, fastmath=FAST, inline="always")
+@njit(cache=True, inline="always")
 def _forward_sample(table, rows, values, starts, a, c, has_values):
     """z of one sample; leaves q in a and p in c."""
     _sum_rows(table, rows, values, a, 0, table.shape[1], has_values)
@@ -80,7 +78,7 @@ def _forward_sample(table, rows, values, starts, a, c, has_values):
     return z + a[starts[-1]]
 
 
-@njit(cache=True, fastmath=FAST, inline="always")
+@njit(cache=True, inline="always")
 def _score_sample(table, rows, values, starts, sums, has_values):
     """z of one sample, and nothing else."""
     _sum_rows(table, rows, values, sums, 0, table.shape[1], has_values)
@@ -88,7 +86,7 @@ def _score_sample(table, rows, values, starts, sums, has_values):
     return z + sums[starts[-1]]
 
 
-@njit(cache=True, fastmath=FAST, parallel=True)
+@njit(cache=True, parallel=True)
 def score(table, rows, values, starts, offset, out, n_threads, has_values):
     """out[s] = z of sample s"""
     n = len(rows)
@@ -103,7 +101,7 @@ def score(table, rows, values, starts, offset, out, n_threads, has_values):
             out[s] = offset + _score_sample(table, rows[s], x, starts, sums, has_values)
 
 
-@njit(cache=True, fastmath=FAST, nogil=True)
+@njit(cache=True, nogil=True)
 def score_serial(table, rows, values, starts, offset, out, has_values):
     """The same in the calling thread: for small inputs, and for many threads of a server."""
     sums = np.empty(table.shape[1], np.float32)
@@ -112,7 +110,7 @@ def score_serial(table, rows, values, starts, offset, out, has_values):
         out[s] = offset + _score_sample(table, rows[s], x, starts, sums, has_values)
 
 
-@njit(cache=True, fastmath=FAST, parallel=True)
+@njit(cache=True, parallel=True)
 def forward(table, rows, values, y, w, starts, offset, a, c, losses, n_threads, has_values):
     """Scores, losses and their derivatives; a and c are ready for `update` after it."""
     n = len(rows)
@@ -189,7 +187,7 @@ def _sum_gradient(a, c, values, samples, field, starts, x, g, has_values):
     _sum_rows(c, samples, x, g, starts[field], starts[field + 1], has_values)
 
 
-@njit(cache=True, fastmath=FAST, inline="always")
+@njit(cache=True, inline="always")
 def _apply(table, state, r, g, lr, decay):
     """Adagrad on one row."""
     for t in range(len(g)):
@@ -214,7 +212,7 @@ def share_out(begins, total, shares, n_threads):
         k += 1
 
 
-@njit(cache=True, fastmath=FAST, parallel=True)
+@njit(cache=True, parallel=True)
 def update(
     table,
     state,
@@ -241,7 +239,7 @@ def update(
             r = distinct[i]
             if i + 1 < shares[k + 1]:
                 nxt = distinct[i + 1]
-                for t in range(0, width, LINE):
+                for t in range(0, min(width, 8 * LINE), LINE):
                     prefetch(table, nxt, t)
                     prefetch(state, nxt, t)
             mine = samples[begins[i] : begins[i + 1]]
@@ -313,7 +311,7 @@ def train_steps(
     return loss, weight
 
 
-@njit(cache=True, fastmath=FAST, nogil=True)
+@njit(cache=True, nogil=True)
 def add_batch(
     table,
     slopes,
@@ -344,7 +342,7 @@ def add_batch(
             slopes[r - first_row, t] += g[t] + decay * table[r, t]
 
 
-@njit(cache=True, fastmath=FAST, nogil=True)
+@njit(cache=True, nogil=True)
 def apply_block(table, state, slopes, first_row, lr):
     """Adagrad on a block of rows, given their whole gradient."""
     for k in range(len(slopes)):

@@ -20,6 +20,7 @@ from .. import maths
 from ..errors import SettingError
 from ..layout import Layout
 from . import StepSettings, _kernels
+from ._vectors import LINE
 
 __all__ = ["CpuEngine", "make", "score", "table_rows"]
 
@@ -37,7 +38,7 @@ _RUNNING = threading.Lock()
 
 def padded(layout: Layout) -> int:
     """R + 1, up to whole cache lines."""
-    return -(-(layout.n_columns + 1) // _kernels.LINE) * _kernels.LINE
+    return -(-(layout.n_columns + 1) // LINE) * LINE
 
 
 def memory_needed(layout: Layout) -> int:
