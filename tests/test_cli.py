@@ -215,6 +215,31 @@ def test_train_evaluate_predict_info(trained):
         assert word in out
 
 
+def test_evaluate_weighs_rows_and_tells_unseen_values(trained, tmp_path):
+    frame = pl.read_csv(trained / "t.csv").with_columns(w=pl.lit(1.0))
+    frame.write_csv(tmp_path / "t.csv")
+    options = ["--target", "late", "--weight", "w", "--epochs", 1, "--rank", 1, "--quiet"]
+    run("train", tmp_path / "t.csv", *options, "--out", tmp_path / "m")
+    # A row of weight 2 counts as two rows.
+    twice = pl.concat([frame, frame.filter(pl.col("hour") == 3)])
+    heavy = frame.with_columns(w=pl.when(pl.col("hour") == 3).then(2).otherwise(1))
+    found = []
+    for name, table in (("twice", twice), ("heavy", heavy)):
+        table.write_csv(tmp_path / f"{name}.csv")
+        out = run("evaluate", tmp_path / "m", tmp_path / f"{name}.csv", "--json").stdout
+        found.append(json.loads(out))
+    assert found[0]["logloss"] == pytest.approx(found[1]["logloss"], rel=1e-6)
+    assert found[0]["auc"] == pytest.approx(found[1]["auc"], rel=1e-6)
+    frame.drop("w").write_csv(tmp_path / "bare.csv")
+    done = run("evaluate", tmp_path / "m", tmp_path / "bare.csv", expect=2)
+    assert "weight 'w'" in done.stderr
+    frame.with_columns(site=pl.lit("new")).write_csv(tmp_path / "new.csv")
+    done = run("evaluate", tmp_path / "m", tmp_path / "new.csv")
+    assert "site: 100.00% of rows have a value never seen in training" in done.stderr
+    done = run("predict", tmp_path / "m", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
+    assert "site: 100.00%" in done.stderr
+
+
 def test_train_from_a_store_with_a_config_and_a_split(trained, tmp_path):
     run("encode", trained / "t.csv", "--target", "late", "--out", tmp_path / "s")
     (tmp_path / "c.toml").write_text("epochs = 2\nrank = 2\nsplit = 'time:day'\nseed = 5\n")

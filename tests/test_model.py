@@ -68,6 +68,17 @@ def test_the_table_is_mapped(model, tmp_path):
     assert isinstance(rows.base, np.memmap)
 
 
+@pytest.mark.parametrize("policy", ["mean", "rare"])
+def test_unseen_values_are_told_once_a_field(policy):
+    X, y = clicks()
+    model = FieldwiseClassifier(epochs=1, rank=2, unseen=policy).fit(X, y).model_
+    new = X.with_columns(site=pl.lit("z"), hour=pl.Series([99] + [3] * (len(X) - 1)))
+    with pytest.warns(UserWarning, match=r"site 100.00% of rows, hour 0.03% of rows"):
+        model.decision_function(new)
+    model.decision_function(new)  # silent: a warning is an error here
+    assert model.decision_function({**X.row(0, named=True), "site": "z"}).shape == (1,)
+
+
 def test_saving_over_a_model(model, tmp_path):
     model.save(tmp_path / "m")
     with pytest.raises(ModelError, match="is there already"):

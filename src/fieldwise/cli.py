@@ -235,6 +235,9 @@ def train(
     reg_every: Annotated[int | None, typer.Option(help="Steps between penalties.")] = None,
     epochs: Annotated[int | None, typer.Option(help="At most so many.")] = None,
     patience: Annotated[int | None, typer.Option(help="Epochs without gain at the end.")] = None,
+    averages: Annotated[
+        int | None, typer.Option(help="Tables of an epoch whose mean is kept; 1: the last.")
+    ] = None,
     validation: Annotated[float | None, typer.Option(help="Share of rows held out.")] = None,
     split: Annotated[
         str | None, typer.Option(help="random, time:FIELD or group:FIELD: which rows are held out.")
@@ -350,29 +353,24 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """How good a model is on a table: logloss, AUC, normalised entropy, calibration."""
-    import time
-
-    import numpy as np
-
-    from .data.encoding import target_values
-    from .metrics import binary_metrics
     from .model import FieldwiseModel
+    from .predicting import evaluate_table
 
     loaded = FieldwiseModel.load(model)
-    started = time.perf_counter()
-    scores, targets = [], []
-    for chunk, z in loaded.score_chunks(_locate(data), format=format, separator=separator):
-        scores.append(z)
-        targets.append(target_values(chunk, loaded.schema))
-    found = binary_metrics(np.concatenate(scores), np.concatenate(targets))
-    n_rows = sum(map(len, scores))
-    found |= {"rows": n_rows, "rows_per_second": n_rows / (time.perf_counter() - started)}
+    found = evaluate_table(loaded, _locate(data), format=format, separator=separator)
     if as_json:
         typer.echo(json.dumps(found, indent=1))
         return
+    unseen = found.pop("unseen")
     for name, value in found.items():
         shown = f"{value:,.0f}" if name.startswith("rows") else f"{value:.4f}"
         typer.echo(f"{name.replace('_', ' '):20} {shown}")
+    _tell_unseen(unseen)
+
+
+def _tell_unseen(shares: dict[str, float]) -> None:
+    for name, share in shares.items():
+        typer.echo(f"{name}: {share:.2%} of rows have a value never seen in training", err=True)
 
 
 @app.command()
@@ -388,8 +386,10 @@ def predict(
     from .predicting import write_predictions
 
     loaded = FieldwiseModel.load(model)
-    n_rows = write_predictions(loaded, _locate(data), out, format=format, separator=separator)
+    options = {"format": format, "separator": separator}
+    n_rows, unseen = write_predictions(loaded, _locate(data), out, **options)
     typer.echo(f"{out}: {n_rows:,} rows")
+    _tell_unseen(unseen)
 
 
 @app.command()

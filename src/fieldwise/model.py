@@ -52,6 +52,7 @@ class FieldwiseModel:
     settings: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+    _told: set[str] = field(default_factory=set, repr=False)  # fields whose unseen values were
 
     @classmethod
     def of(
@@ -101,12 +102,17 @@ class FieldwiseModel:
                 wide[:, self.schema.linear] = values
         return score(self.rows, self.layout, codes, wide, self.intercept, n_jobs)
 
-    def score_chunks(self, data: Any, **options: Any) -> Iterator[tuple[Chunk, np.ndarray]]:
-        """Chunks of a table of any size and kind, each with its scores."""
+    def score_chunks(
+        self, data: Any, n_unseen: np.ndarray | None = None, **options: Any
+    ) -> Iterator[tuple[Chunk, np.ndarray]]:
+        """Chunks of a table of any size and kind, each with its scores.
+
+        `n_unseen` (m,) is raised by the values of each field that training never saw.
+        """
         source = open_source(data, schema=self.schema, **options)
         self._check_columns(source)
         for chunk in source.chunks():
-            codes, values = self.vocabulary.encode(chunk)
+            codes, values = self.vocabulary.encode(chunk, n_unseen)
             yield chunk, self.score_codes(codes, values)
 
     def _check_columns(self, source: Source) -> None:
@@ -125,7 +131,23 @@ class FieldwiseModel:
         if _is_row(data):
             codes, values = self._row_coder(data)
             return self.score_codes(codes, values)
-        return np.concatenate([z for _, z in self.score_chunks(data)])
+        n_unseen = np.zeros(self.layout.n_fields, np.int64)
+        z = np.concatenate([z for _, z in self.score_chunks(data, n_unseen)])
+        self._tell_unseen(self.unseen_shares(n_unseen, len(z)))
+        return z
+
+    def unseen_shares(self, n_unseen: np.ndarray, n_rows: int) -> dict[str, float]:
+        """The share of rows whose value was never seen in training, of fields that have any."""
+        pairs = zip(self.schema.names, n_unseen.tolist(), strict=True)
+        return {name: count / n_rows for name, count in pairs if count}
+
+    def _tell_unseen(self, shares: Mapping[str, float]) -> None:
+        """A warning, once a field."""
+        fresh = [name for name in shares if name not in self._told]
+        self._told.update(fresh)
+        if fresh:
+            parts = ", ".join(f"{name} {shares[name]:.2%} of rows" for name in fresh)
+            warnings.warn(f"values never seen in training: {parts}", stacklevel=4)
 
     def predict_proba(self, data: Any) -> np.ndarray:
         """The chance of the second class, (n,)"""

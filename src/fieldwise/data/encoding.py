@@ -338,6 +338,14 @@ def target_values(chunk: Chunk, schema: Schema) -> np.ndarray:
     return reader.settle(numbers)
 
 
+def weight_values(chunk: Chunk, schema: Schema) -> np.ndarray:
+    """The weights of a chunk's rows as this schema means them; ones where it names none."""
+    if schema.weight is None:
+        return np.ones(chunk.frame.height)
+    check_names([schema.weight], chunk.frame.columns, "weight")
+    return _weights(chunk, schema.weight)
+
+
 def load_vocabulary(store: Store) -> Vocabulary:
     """The vocabulary a store was encoded with."""
     try:

@@ -158,7 +158,7 @@ class _Coder:
     def codes(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray | None]:
         """codes (n,) int32 with -1 for unseen, and values (n,) float32 of a linear field."""
         if self.field.is_counted:
-            return self._policy(self._counted(chunk), chunk), None
+            return self._counted(chunk), None
         if self.field.is_linear:
             number = linear_numbers(chunk, self.field.column)
             return np.isnan(number).astype(np.int32), self.vocabulary.scaled(number)
@@ -166,7 +166,7 @@ class _Coder:
         missing = np.isnan(number)
         code = 1 + bin_of(number, self.field.edges or ())
         code[missing] = self._missing
-        return self._policy(code.astype(np.int32), chunk), None
+        return code.astype(np.int32), None
 
     def _counted(self, chunk: Chunk) -> np.ndarray:
         if self._keys.size > 2 * len(self._code_of) + (1 << 20):
@@ -177,11 +177,11 @@ class _Coder:
             return np.append(self._code_of, np.int32(UNSEEN_CODE))[ids]
         return self._code_of[ids]
 
-    def _policy(self, codes: np.ndarray, chunk: Chunk) -> np.ndarray:
-        if self.field.unseen == "mean":
+    def settle(self, codes: np.ndarray, unseen: np.ndarray, chunk: Chunk) -> np.ndarray:
+        """The codes, with the field's policy for unseen values applied."""
+        if self.field.unseen == "mean" or not unseen.any():
             return codes
-        unseen = codes == UNSEEN_CODE
-        if self.field.unseen == "error" and unseen.any():
+        if self.field.unseen == "error":
             row = int(np.argmax(unseen))
             raise DataError(
                 f"{chunk.locate(row)}: field {self.field.name!r} holds "
@@ -214,8 +214,13 @@ class Vocabulary:
         """(d,) how often each category of every field was seen in training"""
         return np.concatenate([f.counts() for f in self.fields])
 
-    def encode(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
-        """codes (n, m) int32 and values (n, number of linear fields) float32."""
+    def encode(
+        self, chunk: Chunk, n_unseen: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """codes (n, m) int32 and values (n, number of linear fields) float32.
+
+        `n_unseen` (m,) is raised by the values of each field that training never saw.
+        """
         if self._coders is None:
             self._coders = [_Coder(f) for f in self.fields]
         n = chunk.frame.height
@@ -223,7 +228,11 @@ class Vocabulary:
         values = np.empty((n, len(self.schema.linear)), dtype=np.float32)
         k = 0
         for j, coder in enumerate(self._coders):
-            codes[:, j], value = coder.codes(chunk)
+            found, value = coder.codes(chunk)
+            unseen = found == UNSEEN_CODE
+            codes[:, j] = coder.settle(found, unseen, chunk)
+            if n_unseen is not None:
+                n_unseen[j] += np.count_nonzero(unseen)
             if value is not None:
                 values[:, k] = value
                 k += 1
