@@ -12,22 +12,28 @@ without decay must leave the same table.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as logistic
 
 from benchmarks.peers import OneTable
 from benchmarks.record import save
-from fieldwise import Layout, synthetic
+from fieldwise import FieldwiseClassifier, Layout, synthetic
 from fieldwise.data.planted import AVAZU_SIZES, CRITEO_SIZES
 from fieldwise.engines import StepSettings, _kernels
 from fieldwise.engines.cpu import CpuEngine, padded, table_rows
@@ -230,6 +236,82 @@ def scoring() -> dict[str, float]:
     return {"fields": 39, "rank": 8, "rows": len(codes), "rows_per_second": speed}
 
 
+def one_row() -> dict[str, float]:
+    """Microseconds of one raw row, a dict of strings, from its words to its probability."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = synthetic("criteo", 100_000, seed=3).to_text(Path(folder) / "rows.txt")
+        names = ["label", *(f"f{j}" for j in range(len(CRITEO_SIZES)))]
+        options = {"separator": "\t", "has_header": False, "infer_schema": False}
+        frame = pl.read_csv(text, new_columns=names, **options)
+    kinds = dict.fromkeys(names[1:], "category")
+    estimator = FieldwiseClassifier(rank=8, epochs=1, learning_rate=0.1, kinds=kinds)
+    model = estimator.fit(frame.drop("label"), frame["label"].to_numpy()).model_
+    rows = frame.drop("label").tail(5000).to_dicts()
+    model.predict_proba(rows[0])  # builds the dictionaries
+    taken = [1e6 * timed(partial(model.predict_proba, row)) for row in rows]
+    found = {"median": statistics.median(taken), "p99": float(np.quantile(taken, 0.99))}
+    print(f"one raw row of 39 strings: {found['median']:.0f} us, p99 {found['p99']:.0f}")
+    return {"fields": len(CRITEO_SIZES), "rank": 8, "rows": len(rows), **found}
+
+
+FIRST_STEP = """
+import numpy as np
+from fieldwise import Layout
+from fieldwise.engines import StepSettings, make_engine
+engine = make_engine("cpu", Layout.of([1000] * 39, rank=8), StepSettings())
+engine.run(np.zeros((4096, 39), np.int32), None, np.zeros(4096, np.float32), None)
+"""
+
+
+def first_step() -> float:
+    """Seconds from starting Python to the end of the first steps, the cache of kernels warm."""
+    command = [sys.executable, "-c", FIRST_STEP]
+    seconds = median(partial(subprocess.run, command, check=True), 5)
+    print(f"a new process has done its first step after {seconds:.2f} s", flush=True)
+    return seconds
+
+
+TRAIN_STORE = """
+import json, sys, threading, time
+from pathlib import Path
+from fieldwise.train import TrainSettings
+from fieldwise.data import Store
+from fieldwise.fitting import fit_store
+peak, done = 0, threading.Event()
+def watch():  # what the process needs; pages of the mapped store are the system's to drop
+    global peak
+    while not done.wait(0.02):
+        status = Path("/proc/self/status").read_text()
+        peak = max(peak, int(status.split("RssAnon:")[1].split()[0]) * 1024)
+watcher = threading.Thread(target=watch)
+watcher.start()
+settings = TrainSettings(epochs=1, learning_rate=0.1)
+model = fit_store(Store(sys.argv[1]), settings=settings, rank=8)
+done.set()
+watcher.join()
+(epoch,) = model.history
+print(json.dumps({"peak_bytes": peak, "rows_per_second": epoch["rows_per_second"]}))
+"""
+
+
+def training_from_a_store() -> list[dict[str, float]]:
+    """Peak memory of an epoch over stores of growing size."""
+    out = []
+    for n_rows in (4_000_000, 8_000_000, 16_000_000):
+        with tempfile.TemporaryDirectory() as folder:
+            synthetic([1000] * 20, n_rows, seed=0).to_store(Path(folder) / "s")
+            command = [sys.executable, "-c", TRAIN_STORE, str(Path(folder) / "s")]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found = {"rows": n_rows, "bytes_of_store": n_rows * (20 * 4 + 8), **json.loads(done.stdout)}
+        out.append(found)
+        print(
+            f"training from a store of {n_rows:,} rows: {found['peak_bytes'] / 1e6:,.0f} MB, "
+            f"{found['rows_per_second']:,.0f} rows/s",
+            flush=True,
+        )
+    return out
+
+
 def drawn(layout: Layout, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Codes drawn uniformly from the first 1000 categories, and labels."""
     random = np.random.default_rng(0)
@@ -300,6 +382,9 @@ def main() -> None:
         "copy_bytes_per_second": bandwidth,
         "training": {name: beside_torch(name, bandwidth) for name in SHAPES},
         "scoring": scoring(),
+        "one_row_microseconds": one_row(),
+        "seconds_to_first_step": first_step(),
+        "from_a_store": training_from_a_store(),
         "rows": cost_over_rows(),
         "step": cost_of_a_step(),
         "penalty_milliseconds": cost_of_the_penalty(),

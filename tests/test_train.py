@@ -276,7 +276,9 @@ def test_killed_at_any_moment_and_resumed(tmp_path):
             time.sleep(random.uniform(0.02, 0.5 * seconds))
             process.send_signal(signal.SIGKILL)
             process.communicate()
-            kills += int(process.returncode == -signal.SIGKILL)
+            killed = process.returncode == -signal.SIGKILL
+            kills += killed
+            seconds *= 1 if killed else 0.8  # too late: the machine was slower at first
         start(name).communicate()
         assert (tmp_path / f"m-{name}" / "table.safetensors").read_bytes() == truth
         models += 1

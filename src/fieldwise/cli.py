@@ -238,7 +238,9 @@ def train(
     averages: Annotated[
         int | None, typer.Option(help="Tables of an epoch whose mean is kept; 1: the last.")
     ] = None,
-    validation: Annotated[float | None, typer.Option(help="Share of rows held out.")] = None,
+    validation: Annotated[
+        float | None, typer.Option(help="Share of rows held out; a tenth unless set.")
+    ] = None,
     split: Annotated[
         str | None, typer.Option(help="random, time:FIELD or group:FIELD: which rows are held out.")
     ] = None,

@@ -20,6 +20,9 @@ from .train import Problem, Running, TrainSettings, train
 
 __all__ = ["PAPER", "fit_store", "held_out_rows", "train_table"]
 
+MOST_HELD_OUT = 1_000_000
+PIECE = 1 << 20  # rows whose chance is drawn at a time
+
 # The paper's settings; preprocessing comes with the formats.
 PAPER: dict[str, dict[str, Any]] = {
     "criteo": {
@@ -56,7 +59,11 @@ def held_out_rows(
     how, _, name = rule.partition(":")
     if how == "random" and not name:
         bits = np.random.Philox(np.random.SeedSequence([seed, 202]))
-        return bits.random_raw(store.n_rows) < np.uint64(share * 2.0**64)
+        chosen = np.empty(store.n_rows, dtype=bool)
+        for start in range(0, store.n_rows, PIECE):
+            part = chosen[start : start + PIECE]
+            part[:] = bits.random_raw(len(part)) < np.uint64(share * 2.0**64)
+        return chosen
     if how not in ("time", "group") or not name:
         raise SettingError(f"split={rule!r} is not random, time:FIELD or group:FIELD")
     j = words.schema.names.index(words.schema[name].name)
@@ -109,10 +116,15 @@ def fit_store(
     rank_base: float | None = None,
     ranks: Mapping[str, int] | None = None,
     split: str = "random",
-    validation: float = 0.1,
+    validation: float | None = None,
 ) -> FieldwiseModel:
-    """A model of a store, whatever its size."""
+    """A model of a store, whatever its size.
+
+    `validation` is the share of rows held out; None is a tenth, and no more than a million rows.
+    """
     settings = settings or TrainSettings()
+    if validation is None:
+        validation = min(0.1, MOST_HELD_OUT / max(store.n_rows, 1))
     schema = store.schema
     if schema.target is None or len(schema.target.classes) != 2:
         found = schema.target.classes if schema.target else "none"

@@ -42,8 +42,8 @@ def padded(layout: Layout) -> int:
 
 
 def memory_needed(layout: Layout) -> int:
-    """Bytes for the table and Adagrad's state."""
-    return 2 * 4 * (layout.n_rows + layout.n_fields) * padded(layout)
+    """Bytes for the table, Adagrad's state, and the loop's two: an epoch's mean and the best."""
+    return 4 * 4 * (layout.n_rows + layout.n_fields) * padded(layout)
 
 
 def _memory_available() -> int | None:
@@ -60,7 +60,7 @@ def _check_memory(layout: Layout) -> None:
     if free is not None and needed > 0.95 * free:
         raise SettingError(
             f"the model needs {needed / 1e9:.1f} GB ({layout.n_rows:,} rows of "
-            f"{layout.n_columns + 1} columns, twice) and {free / 1e9:.1f} GB are free; "
+            f"{layout.n_columns + 1} columns, four times) and {free / 1e9:.1f} GB are free; "
             "lower the rank, or raise min_count to have fewer rows"
         )
 
