@@ -48,6 +48,12 @@ def test_the_readmes_figures_are_the_results():
         for peer in ("published", "sparse"):
             figures.append(f"{speed[peer]:,.0f} ({shape[f'times_{peer}']:.0f} times)")
         figures.append(f"| {speed['fieldwise']:,.0f} |")
+    cpu = results("cpu")
+    figures.append(f"| {cpu['scoring']['rows_per_second']:,.0f} |")
+    figures.append(f"{cpu['one_row_microseconds']['median']:.0f} microseconds")
+    models = [results("accuracy")["tables"][f"flights_{k}"]["models"] for k in (1, 2)]
+    gaps = [m["fieldwise"]["logloss"] - m["FFM"]["logloss"] for m in models]
+    figures.append(f"{gaps[0]:.4f} and {gaps[1]:.4f}")
     for table in ("flights", "frappe"):
         for model in results("accuracy")["tables"][table]["models"].values():
             figures.append(f"{model['logloss']:.4f} ({model['seconds']:.0f} s)")
