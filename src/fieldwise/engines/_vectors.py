@@ -4,6 +4,8 @@ Numba's own loops keep a row's running sums in memory, and a loop over a field's
 back to one number at a time. These do neither: twice the speed out of cache. They are written in
 LLVM's intermediate language, which is turned into what the processor has. No flag lets the compiler
 reorder or fuse, so a sum has the same bits in every kernel.
+
+Numba's cache watches _kernels.py alone: after a change here, touch that file.
 """
 
 from __future__ import annotations
