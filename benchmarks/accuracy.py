@@ -237,15 +237,15 @@ def present_decay(
     batches = Batches(rows, 2048, seed=0)
     for _ in range(4):
         for batch in batches:
-            engine.run(batch["codes"], None, batch["target"][:, 0], None)
+            engine.run(batch["codes"], None, batch["target"], None)
         engine.set_means(encoder.vocabulary_.counts())
-        yield logloss(sigmoid(engine.scores(codes, None)), y)
+        yield logloss(sigmoid(engine.scores(codes, None)[:, 0]), y)
 
 
 def whole_decay(
     layout: Layout, rows: Rows, decay: float, encoder: FieldEncoder, codes: np.ndarray, y: Any
 ) -> Iterator[float]:
-    table = np.empty((layout.n_rows, layout.n_columns + 1), np.float32)
+    table = np.empty((layout.n_rows, layout.width), np.float32)
     initialise(table, seed=0, scale=0.02)
     model = OneTable(layout, table, sparse=False)
     optimiser = torch.optim.Adagrad(
@@ -262,7 +262,7 @@ def whole_decay(
             optimiser.step()
         judge.table[:] = model.table.weight.detach().numpy()
         judge.set_means(encoder.vocabulary_.counts())
-        yield logloss(sigmoid(judge.scores(codes, None)), y)
+        yield logloss(sigmoid(judge.scores(codes, None)[:, 0]), y)
 
 
 def main() -> None:

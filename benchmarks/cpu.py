@@ -80,10 +80,11 @@ def copy_bandwidth() -> float:
 def beside_torch(name: str, bandwidth: float) -> dict[str, Any]:
     layout, lr, decay = SHAPES[name]
     codes, y = synthetic(name, (RUNS + 1) * STEPS * BATCH, seed=1).arrays()
+    y = y[:, None]
     found: dict[str, Any] = {
         "fields": layout.n_fields,
         "rows_of_table": layout.n_rows,
-        "columns": layout.n_columns + 1,
+        "columns": layout.width,
         "parameters": layout.n_parameters,
         "samples_per_second": {},
     }
@@ -97,7 +98,7 @@ def beside_torch(name: str, bandwidth: float) -> dict[str, Any]:
     found["stages"] = stages(engine, *chunks[1], bandwidth)
     del engine
     gc.collect()
-    rows, target = torch.from_numpy(layout.rows(codes)), torch.from_numpy(y)
+    rows, target = torch.from_numpy(layout.rows(codes)), torch.from_numpy(y[:, 0])
     batches = list(zip(rows.split(BATCH), target.split(BATCH), strict=True))
     first = codes[:BATCH], y[:BATCH]
     speed["sparse"], found["difference_after_a_step"] = sparse_steps(layout, lr, batches, first)
@@ -120,7 +121,7 @@ def torch_steps(
     layout: Layout, batches: list[Any], *, sparse: bool, **options: Any
 ) -> Iterator[tuple[float, OneTable, Any]]:
     """Seconds of each step, and what it left."""
-    table = np.empty((layout.n_rows, layout.n_columns + 1), np.float32)
+    table = np.empty((layout.n_rows, layout.width), np.float32)
     initialise(table, seed=0, scale=0.02)
     model = OneTable(layout, table, sparse=sparse)
     optimiser = torch.optim.Adagrad(
@@ -169,34 +170,33 @@ def farthest(a: np.ndarray, b: np.ndarray) -> float:
 
 def stages(engine: CpuEngine, codes: np.ndarray, y: np.ndarray, bandwidth: float) -> dict[str, Any]:
     """Microseconds of each kernel a step, bytes a step, and the share of a plain copy's speed."""
-    a, c, losses, places, samples, distinct, owners, begins, counts, shares = engine._scratch
-    rows, w, x = (
-        table_rows(engine.layout, codes),
-        np.ones(BATCH, np.float32),
-        np.ones((1, 1), np.float32),
-    )
-    step, starts = engine.settings, engine.layout.starts
-    lr, decay = np.float32(step.learning_rate), np.float32(step.weight_decay)
+    scratch, layout, threads = engine._scratch, engine.layout, engine.n_threads
+    rows, w, x = table_rows(layout, codes), np.ones((BATCH, 1), np.float32), np.ones((1, 1), "f4")
+    objective = engine._kernel_objective()
+    step = engine.settings
+    rates = np.float32(step.learning_rate), np.float32(step.weight_decay)
+    steps = (*rates, layout.n_outputs, layout.n_fields)
     names = ("forward", "group", "share_out", "update")
     taken: dict[str, list[float]] = {name: [] for name in names}
     n_distinct = []
     for first in range(0, len(rows), BATCH):
-        part, t = rows[first : first + BATCH], y[first : first + BATCH]
+        data = (rows[first : first + BATCH], x, y[first : first + BATCH], w)
         clock = [time.perf_counter()]
         _kernels.forward(
-            *(engine._table, part, x, t, w, starts, np.float32(0), a, c, losses),
-            *(engine.n_threads, False),
+            *(engine._table, data, layout.starts, layout.slot_starts, objective),
+            *(scratch.samples, threads, False),
         )
         clock.append(time.perf_counter())
         total = _kernels.group(
-            part, places, samples, distinct, owners, begins, counts, engine.n_threads
+            *(data[0], x, layout.slot_starts, scratch.places, scratch.entries, scratch.runs),
+            threads,
         )
         clock.append(time.perf_counter())
-        _kernels.share_out(begins, total, shares, engine.n_threads)
+        _kernels.share_out(*scratch.runs[2:4], total, scratch.shares, threads)
         clock.append(time.perf_counter())
         _kernels.update(
-            *(engine._table, engine._state, a, c, x, samples, distinct, owners, begins, shares),
-            *(starts, lr, decay, engine.n_threads, False),
+            *(engine._table, engine._state, scratch.samples[:3], x, scratch.entries),
+            *(scratch.runs, scratch.shares, layout.starts, steps, False, threads, False),
         )
         clock.append(time.perf_counter())
         n_distinct.append(total)
@@ -259,7 +259,7 @@ import numpy as np
 from fieldwise import Layout
 from fieldwise.engines import StepSettings, make_engine
 engine = make_engine("cpu", Layout.of([1000] * 39, rank=8), StepSettings())
-engine.run(np.zeros((4096, 39), np.int32), None, np.zeros(4096, np.float32), None)
+engine.run(np.zeros((4096, 39), np.int32), None, np.zeros((4096, 1), np.float32), None)
 """
 
 
@@ -317,7 +317,7 @@ def drawn(layout: Layout, n: int) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
     top = np.minimum(layout.sizes, 1000)
     codes = random.integers(0, top, (n, layout.n_fields), dtype=np.int32)
-    return codes, random.integers(0, 2, n).astype(np.float32)
+    return codes, random.integers(0, 2, (n, 1)).astype(np.float32)
 
 
 def run_seconds(layout: Layout, n_rows: int, times: int = RUNS, **settings: Any) -> float:

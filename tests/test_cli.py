@@ -276,7 +276,6 @@ def test_paper_settings(tmp_path):
         (["train", "{t}", "--out", "{x}", "--target", "late", "--epochs", "0"], "epochs=0"),
         (["train", "{t}", "--out", "{x}", "--target", "late", "--split", "x"], "split='x'"),
         (["train", "{t}", "--out", "{x}", "--target", "late", "--paper", "x"], "paper='x'"),
-        (["train", "{t}", "--out", "{x}", "--target", "site"], "two classes"),
         (["train", "{t}", "--out", "{x}", "--target", "late", "--config", "{t}"], "not TOML"),
         (["evaluate", "{t}", "{t}"], "is not a model"),
         (["evaluate", "{m}", "nowhere.csv"], "no such file"),

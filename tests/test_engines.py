@@ -31,16 +31,16 @@ def case(shape, n=70, seed=0, unseen=False):
     sizes, ranks = SHAPES[shape]
     random = np.random.default_rng(seed)
     codes = np.stack([random.integers(-int(unseen), d, n) for d in sizes], axis=1)
-    y = random.integers(0, 2, n).astype(float)
+    y = random.integers(0, 2, (n, 1)).astype(float)
     return Layout(sizes, ranks), codes.astype(np.int32), y, random
 
 
 def engines(layout, settings, seed=1, names=("reference", "cpu"), **options):
-    start = np.random.default_rng(seed).normal(0, 0.3, (layout.n_rows, layout.n_columns + 1))
+    start = np.random.default_rng(seed).normal(0, 0.3, (layout.n_rows, layout.width))
     made = []
     for name in names:
         engine = make_engine(
-            name, layout, settings, intercept=-0.5, **(options if name == "cpu" else {})
+            name, layout, settings, offsets=[-0.5], **(options if name == "cpu" else {})
         )
         engine.table[:] = start
         engine.state[:] = 1e-6
@@ -57,7 +57,7 @@ def test_steps_and_scores_are_the_slow_twins(shape, weighted, valued):
         learning_rate=0.05, weight_decay=1e-3, penalty=1e-3, reg_every=3, batch_size=16
     )
     truth, fast = engines(layout, settings, n_jobs=2)
-    weight = random.random(len(y)) if weighted else None
+    weight = random.random(y.shape) if weighted else None
     values = random.normal(size=codes.shape) if valued else None
     told = [e.run(codes, values, y, weight) for e in (truth, fast)]
     assert told[1] == pytest.approx(told[0], rel=1e-5)
@@ -144,7 +144,7 @@ event.register("numba:compile", Listen())
 e = make_engine("cpu", Layout((5, 4), (2, 2)), StepSettings(penalty=1.0, reg_every=2, batch_size=8))
 codes = np.zeros((300, 2), np.int32)
 for values in (None, np.ones((300, 2))):
-    e.run(codes, values, np.zeros(300), None)
+    e.run(codes, values, np.zeros((300, 1)), None)
     e.scores(codes, values); e.scores(codes[:3], values if values is None else values[:3])
 print("compiled", *compiled)
 """

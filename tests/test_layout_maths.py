@@ -31,7 +31,7 @@ SHAPES = [((3, 4, 2), (2, 3, 1)), ((1, 1), (1, 1)), ((5,), (2,)), ((2, 7, 3, 1),
 def random_case(sizes, ranks, n=6, seed=0):
     layout = Layout(sizes, ranks)
     random = np.random.default_rng(seed)
-    table = random.normal(size=(layout.n_rows, layout.n_columns + 1))
+    table = random.normal(size=(layout.n_rows, layout.width))
     codes = np.stack([random.integers(0, d, n) for d in sizes], axis=1)
     return layout, table, layout.rows(codes)
 
@@ -66,7 +66,9 @@ def test_ranks_are_capped_and_overridden():
     with pytest.raises(SettingError, match="base"):
         log_ranks([3], 1.0)
     with pytest.raises(SettingError, match="field 1"):
-        Layout((2, 3), (1, 4))
+        Layout((2, 3), (1, -1))
+    with pytest.raises(SettingError, match="0 outputs"):
+        Layout((2, 3), (1, 1), 0)
     with pytest.raises(SettingError, match="one of each"):
         Layout((), ())
 
@@ -74,7 +76,7 @@ def test_ranks_are_capped_and_overridden():
 @pytest.mark.parametrize(("sizes", "ranks"), SHAPES)
 def test_field_scores_are_the_nested_loops(sizes, ranks):
     layout, table, rows = random_case(sizes, ranks)
-    found = field_scores(table, layout, rows)
+    found = field_scores(table, layout, rows)[:, 0]
     for sample, got in zip(rows, found, strict=True):
         for i in range(layout.n_fields):
             f = table[sample[i], -1]
@@ -83,7 +85,7 @@ def test_field_scores_are_the_nested_loops(sizes, ranks):
                     if j != i:
                         f += table[sample[i], t] * table[sample[j], t]
             assert got[i] == pytest.approx(f, abs=1e-12)
-    assert np.allclose(scores(table, layout, rows), found.sum(axis=1), atol=1e-12)
+    assert np.allclose(scores(table, layout, rows)[:, 0], found.sum(axis=1), atol=1e-12)
 
 
 def dense_model(layout, table, i):
@@ -147,12 +149,13 @@ def test_gradients_are_autograds(sizes, ranks, valued):
     values = random.normal(size=rows.shape) if valued else np.ones(rows.shape)
     y = random.integers(0, 2, len(rows)).astype(float)
     parameters, z, constraint = torch_model(sizes, ranks, table, layout, rows, values)
-    found = scores(table, layout, rows, values if valued else None)
+    found = scores(table, layout, rows, values if valued else None)[:, 0]
     assert np.allclose(found, z.detach().numpy(), atol=1e-10)
     loss = torch.nn.functional.binary_cross_entropy_with_logits(z, torch.tensor(y))
     (slope,) = torch.autograd.grad(loss, parameters, retain_graph=True)
-    dz = LOSSES["logistic"].derivative(found, y) / len(y)
-    mine = gradient(table, layout, rows, dz, values if valued else None)
+    dz = LOSSES["logistic"].derivative(found, y, 1.0) / len(y)
+    df = np.tile(dz[:, None, None], (1, 1, len(sizes)))
+    mine = gradient(table, layout, rows, df, values if valued else None)
     assert np.allclose(mine, slope.numpy(), atol=1e-10)
     (slope,) = torch.autograd.grad(constraint, parameters)
     assert np.allclose(penalty_gradient(table, layout), slope.numpy(), atol=1e-9)
@@ -183,7 +186,7 @@ def test_adagrad_is_torchs():
     )
     mine, state = table.copy(), np.full_like(table, 1e-6)
     for step in range(4):
-        slope = gradient(mine, layout, rows, np.full(len(rows), 0.1 * (step + 1)))
+        slope = gradient(mine, layout, rows, np.full((len(rows), 1, 3), 0.1 * (step + 1)))
         parameter.grad = torch.tensor(slope)
         optimiser.step()
         adagrad(mine, state, slope, touched, lr=0.1, decay=0.01)
@@ -192,18 +195,23 @@ def test_adagrad_is_torchs():
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=lambda loss: loss.name)
 def test_loss_derivatives(loss):
-    z = np.linspace(-4, 4, 33)
-    for y in (0.0, 0.3, 1.0):
-        target = np.full_like(z, y)
-        slope = (loss.value(z + 1e-6, target) - loss.value(z - 1e-6, target)) / 2e-6
-        assert np.allclose(loss.derivative(z, target), slope, atol=1e-8)
+    z = np.random.default_rng(0).uniform(-4, 4, (40, 3))
+    for y in (0.0, 1.0, 2.0):
+        target = np.full(len(z), y)
+        found = loss.derivative(z if loss.name == "softmax" else z[:, 0], target, 0.5)
+        for k in range(3 if loss.name == "softmax" else 1):
+            step = 1e-6 * (np.arange(3) == k)
+            pair = [z + step, z - step]
+            up, down = (v if loss.name == "softmax" else v[:, 0] for v in pair)
+            slope = (loss.value(up, target, 0.5) - loss.value(down, target, 0.5)) / 2e-6
+            assert np.allclose(found.reshape(len(z), -1)[:, k], slope, atol=1e-7)
 
 
 def test_logistic_loss_far_out():
     far = np.array([-1e4, 1e4])
     loss = LOSSES["logistic"]
-    assert loss.value(far, np.array([0.0, 1.0])).tolist() == [0, 0]
-    assert loss.value(far, np.array([1.0, 0.0])).tolist() == [1e4, 1e4]
+    assert loss.value(far, np.array([0.0, 1.0]), 1.0).tolist() == [0, 0]
+    assert loss.value(far, np.array([1.0, 0.0]), 1.0).tolist() == [1e4, 1e4]
     assert sigmoid(far).tolist() == [0, 1]
     assert log_odds(0.25) == pytest.approx(math.log(1 / 3))
     assert math.isfinite(log_odds(0.0))
@@ -219,4 +227,4 @@ def test_permuting_fields_permutes_scores(sizes, ranks):
     permuted = table[row_order][:, [*column_order, -1]]
     codes = rows - layout.offsets[:-1]
     found = field_scores(permuted, moved, moved.rows(codes[:, order]))
-    assert np.allclose(found, field_scores(table, layout, rows)[:, order])
+    assert np.allclose(found, field_scores(table, layout, rows)[:, :, order])

@@ -18,7 +18,7 @@ SOURCE = Path(fieldwise.__file__).parent
 # A module imports only from its own row and the rows beneath it, and never in a circle.
 ROWS = [
     {"errors", "_lazy", "progress", "files"},
-    {"layout", "maths", "losses", "metrics"},
+    {"layout", "maths", "losses", "objective", "metrics"},
     {"engines", "data", "checkpoint"},
     {"explain", "train"},
     {"model"},

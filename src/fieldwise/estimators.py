@@ -1,4 +1,4 @@
-"""scikit-learn estimators: a table of strings, numbers and times in, probabilities out."""
+"""scikit-learn estimators: a table of strings, numbers and times in, predictions out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
 
@@ -19,42 +19,56 @@ from .data.shuffle import Rows
 from .data.vocabulary import Vocabulary
 from .errors import DataError, SettingError
 from .layout import Layout
-from .losses import sigmoid
+from .losses import LOSSES, check_target, sigmoid, softmax
 from .model import FieldwiseModel
+from .objective import Head, Objective
 from .train import Fit, Problem, Running, TrainSettings, initialise, train
 
-__all__ = ["FieldwiseClassifier", "grown"]
+__all__ = ["FieldwiseClassifier", "FieldwiseRegressor", "aggregated", "grown"]
 
 FEWEST_HELD_OUT = 100  # rows; with fewer there is nothing to stop early on
 EPOCHS_UNJUDGED = 10  # without validation rows
+ENCODER_NAMES = ("kinds", "drop", "min_count", "unseen", "n_bins", "fields")
 
 
-class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Field-wise learning of two classes: a linear model over the other fields for every category.
+PARAMETERS = """
+Parameters
+----------
+rank : rank of every field's models (at most its number of categories); None is 32, and 16 or 8
+    where the table would be large.
+rank_base : ranks grow as the logarithm of a field's size to this base instead.
+learning_rate : Adagrad's step; None tries some and keeps the one that is best on held-out rows.
+weight_decay, penalty : the decay of rows present in a batch, and the weight of the variance and
+    mean-norm constraints.
+max_variance, max_mean : hard bounds of the same two, a field each.
+batch_size, reg_every : rows a step and steps between penalties; None adapts them to the table.
+averages : tables of an epoch's second half whose mean is kept; 1 is its last, as in the paper.
+epochs, patience : at most so many epochs, fewer once so many brought nothing on held-out rows.
+validation_fraction : share of the rows held out for that where `eval_set` is not given.
+loss : of a regressor "squared", "absolute", "huber" (straight beyond `delta`) or "poisson"; a
+    classifier knows its own.
+combine : how the fields' scores become a prediction: "sum", "weighted" (by learned weights, none
+    below 0) or "vote" (every field is trained by itself; see `predict`).
+n_members, bagging : so many models with other starting values are trained at once and averaged,
+    each on rows drawn with replacement where `bagging` is true.
+aggregate : train on each distinct row once, with its weight and mean target.
+sampling_rate : the share of rows of the first class that was kept; chances are set right.
+kinds, drop, min_count, unseen, n_bins, fields : see `FieldEncoder`.
+warm_start : go on from the last `fit`; new categories are added.
+random_state : a whole number; None is 0. The same seed gives the same bits.
+n_jobs : threads; None is all cores. The result does not depend on it.
+verbose : 1 shows a bar and a line an epoch.
 
-    Parameters
-    ----------
-    rank : rank of every field's models (at most its number of categories); None is 32, and 16 or 8
-        where the table would be large.
-    rank_base : ranks grow as the logarithm of a field's size to this base instead.
-    learning_rate : Adagrad's step; None tries some and keeps the one that is best on held-out rows.
-    weight_decay, penalty : the decay of rows present in a batch, and the weight of the variance and
-        mean-norm constraints.
-    batch_size, reg_every : rows a step and steps between penalties; None adapts them to the table.
-    averages : tables of an epoch's second half whose mean is kept; 1 is its last, as in the paper.
-    epochs, patience : at most so many epochs, fewer once so many brought nothing on held-out rows.
-    validation_fraction : share of the rows held out for that where `eval_set` is not given.
-    kinds, drop, min_count, unseen, n_bins, fields : see `FieldEncoder`.
-    warm_start : go on from the last `fit`; new categories are added.
-    random_state : a whole number; None is 0. The same seed gives the same bits.
-    n_jobs : threads; None is all cores. The result does not depend on it.
-    verbose : 1 shows a bar and a line an epoch.
+Attributes
+----------
+model_ : FieldwiseModel, which saves, loads and scores raw rows.
+n_features_in_, feature_names_in_, history_
 
-    Attributes
-    ----------
-    model_ : FieldwiseModel, which saves, loads and scores raw rows.
-    classes_, n_features_in_, feature_names_in_, history_
-    """
+"""
+
+
+class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
+    """What classifier and regressor share. Subclasses say what y means."""
 
     def __init__(
         self,
@@ -64,12 +78,21 @@ class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learning_rate: float | None = None,
         weight_decay: float = 1e-5,
         penalty: float = 1e-5,
+        max_variance: float | None = None,
+        max_mean: float | None = None,
         batch_size: int | None = None,
         reg_every: int | None = None,
         epochs: int = 30,
         patience: int = 2,
         averages: int = 8,
         validation_fraction: float = 0.1,
+        loss: str | None = None,
+        delta: float = 1.0,
+        combine: str = "sum",
+        n_members: int = 1,
+        bagging: bool = False,
+        aggregate: bool = False,
+        sampling_rate: float = 1.0,
         kinds: Mapping[str, str] | None = None,
         drop: Sequence[str] = (),
         min_count: int = 2,
@@ -86,12 +109,21 @@ class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.penalty = penalty
+        self.max_variance = max_variance
+        self.max_mean = max_mean
         self.batch_size = batch_size
         self.reg_every = reg_every
         self.epochs = epochs
         self.patience = patience
         self.averages = averages
         self.validation_fraction = validation_fraction
+        self.loss = loss
+        self.delta = delta
+        self.combine = combine
+        self.n_members = n_members
+        self.bagging = bagging
+        self.aggregate = aggregate
+        self.sampling_rate = sampling_rate
         self.kinds = kinds
         self.drop = drop
         self.min_count = min_count
@@ -104,106 +136,122 @@ class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     _encoder: FieldEncoder
+    _fit_kept: Fit
+    _layout: Layout
 
-    def fit(
+    def _targets(self, y: Any, *, reset: bool) -> np.ndarray:
+        """y as numbers, (n, targets); `reset` learns what they mean."""
+        raise NotImplementedError
+
+    def _heads(self) -> tuple[Head, ...]:
+        raise NotImplementedError
+
+    def _named_target(self) -> Target:
+        raise NotImplementedError
+
+    def _fit(
         self,
         X: Any,
         y: Any,
-        *,
-        sample_weight: Any = None,
-        eval_set: tuple[Any, Any] | None = None,
-    ) -> FieldwiseClassifier:
-        """Learn from X, anything that holds a table, and y, two classes of any kind."""
+        sample_weight: Any,
+        eval_set: tuple[Any, Any] | None,
+        n_trials: Any = None,
+    ) -> None:
         settings = self._settings()
         going_on = self.warm_start and hasattr(self, "model_")
-        target, weight = self._targets(X, y, sample_weight, reset=not going_on)
+        target, weight = self._checked(X, y, sample_weight, n_trials, reset=not going_on)
         if going_on:
             self._encoder.partial_fit(X)
             codes, values = self._coded(X)
         else:
             self._encoder = FieldEncoder(**self._encoder_settings())
-            out = self._encoder.fit_transform(X)
-            codes, values = self._split(out)
+            codes, values = self._split(self._encoder.fit_transform(X))
         self._take_names()
         rows = Rows(codes=codes, values=values, target=target, weight=weight)
-        judge, only, held_out = None, None, None
+        parts: dict[str, Any] = {}
         if eval_set is not None:
-            judge = self._judge(*eval_set)
+            parts["validation"] = self._judge(*eval_set)
         else:
             held_out = self._hold_out(target, weight)
-            only = None if held_out is None else ~held_out
             if held_out is None:
                 settings = replace(settings, epochs=min(settings.epochs, EPOCHS_UNJUDGED))
-        parts = {"validation": judge, "only": only, "held_out": held_out}
+            else:
+                parts = {"only": ~held_out, "held_out": held_out}
+        if self.aggregate:
+            rows, settings, parts = self._aggregated(rows, settings, parts)
         self._train(rows, settings, going_on=going_on, **parts)
-        return self
 
-    def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, *, sample_weight: Any = None
-    ) -> FieldwiseClassifier:
-        """One epoch over more rows. Categories never seen before get rows of their own."""
+    def _aggregated(
+        self, rows: Rows, settings: TrainSettings, parts: dict[str, Any]
+    ) -> tuple[Rows, TrainSettings, dict[str, Any]]:
+        """Equal rows as one, with batches of as much weight as before."""
+        whole = rows.read(0, rows.n_rows)
+        if "held_out" in parts:
+            chosen = parts["held_out"]
+            parts = {"validation": Rows(**{k: a[chosen] for k, a in whole.items()})}
+            whole = {k: a[~chosen] for k, a in whole.items()}
+        n = len(whole["codes"])
+        batch = settings.settled(n).batch_size or 1
+        whole = aggregated(whole, self._heads())
+        if settings.batch_size is None:
+            share = len(whole["codes"]) / n
+            settings = replace(settings, batch_size=max(1, round(batch * share)))
+        return Rows(**whole), settings, parts
+
+    def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> None:
         settings = replace(self._settings(), epochs=1, averages=1)
         going_on = hasattr(self, "model_")
         if not going_on:
-            self.classes_ = self._two(np.unique(y if classes is None else classes))
             self._encoder = FieldEncoder(**self._encoder_settings())
-        target, weight = self._targets(X, y, sample_weight, reset=False)
+        target, weight = self._checked(X, y, sample_weight, None, reset=reset)
         self._encoder.partial_fit(X)
         self._take_names()
         codes, values = self._coded(X)
         rows = Rows(codes=codes, values=values, target=target, weight=weight)
         self._train(rows, settings, going_on=going_on)
-        return self
 
     def _settings(self) -> TrainSettings:
         if not 0 < self.validation_fraction < 1:
             raise SettingError(
                 f"validation_fraction={self.validation_fraction} must lie between 0 and 1"
             )
+        if not 0 < self.sampling_rate <= 1:
+            raise SettingError(
+                f"sampling_rate={self.sampling_rate} must be more than 0 and at most 1"
+            )
         names = {f.name for f in dataclass_fields(TrainSettings)}
         shared = {k: v for k, v in self.get_params(deep=False).items() if k in names}
         return TrainSettings(**shared, seed=int(self.random_state or 0))
 
     def _encoder_settings(self) -> dict[str, Any]:
-        names = ("kinds", "drop", "min_count", "unseen", "n_bins", "fields")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ENCODER_NAMES}
 
-    def _two(self, classes: np.ndarray) -> np.ndarray:
-        if len(classes) != 2:
-            kinds = f"{len(classes)} class{'es' * (len(classes) != 1)}"
-            raise DataError(
-                f"y has {kinds}; Only binary classification is supported, with two classes"
-            )
-        return classes
-
-    def _targets(
-        self, X: Any, y: Any, sample_weight: Any, *, reset: bool
+    def _checked(
+        self, X: Any, y: Any, sample_weight: Any, n_trials: Any, *, reset: bool
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """y as 0 and 1, and the weights."""
+        """The targets as numbers, and the weights."""
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
-        y = column_or_1d(y.to_numpy() if isinstance(y, pl.Series) else y, warn=True)
-        if y.dtype.kind == "f" and not np.isfinite(y).all():
-            raise DataError("Input y contains NaN or infinity")
-        check_classification_targets(y)
-        if reset:
-            self.classes_ = self._two(np.unique(y))
-        unknown = ~np.isin(y, self.classes_)
-        if unknown.any():
-            raise DataError(
-                f"y holds {y[unknown].tolist()[0]!r}, which is not one of {self.classes_}"
-            )
+        if isinstance(y, (pl.Series, pl.DataFrame)):
+            y = y.to_numpy()
+        if n_trials is not None:
+            target, trials = self._shares(y, n_trials, reset=reset)
+        else:
+            target, trials = self._targets(y, reset=reset), None
         rows = getattr(X, "shape", (None,))[0]
-        if rows is not None and rows != len(y):
+        if rows is not None and rows != len(target):
             raise DataError(
                 f"Found input variables with inconsistent numbers of samples: "
-                f"X has {rows} rows and y {len(y)}"
+                f"X has {rows} rows and y {len(target)}"
             )
-        weight = None
+        weight = trials
         if sample_weight is not None:
-            weight = _check_sample_weight(sample_weight, y, ensure_non_negative=True)
-            weight = weight.astype(np.float64)
-        return (y == self.classes_[1]).astype(np.float64), weight
+            weight = _check_sample_weight(sample_weight, target, ensure_non_negative=True)
+            weight = weight.astype(np.float64) * (1 if trials is None else trials)
+        return target, weight
+
+    def _shares(self, y: Any, n_trials: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        raise SettingError("n_trials goes with a classifier of two classes")
 
     def _split(self, out: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """What the encoder gives, as codes and values."""
@@ -219,12 +267,12 @@ class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._split(np.asarray(self._encoder.transform(X)))
 
     def _judge(self, X: Any, y: Any) -> Rows:
-        target, _ = self._targets(X, y, None, reset=False)
+        target, _ = self._checked(X, y, None, None, reset=False)
         codes, values = self._coded(X)
         return Rows(codes=codes, values=values, target=target)
 
     def _hold_out(self, target: np.ndarray, weight: np.ndarray | None) -> np.ndarray | None:
-        """Rows for early stopping; None where they would be too few, or leave one class."""
+        """Rows for early stopping; None where they would be too few, or a class only among them."""
         n = len(target)
         wanted = int(n * self.validation_fraction)
         if wanted < FEWEST_HELD_OUT:
@@ -233,8 +281,14 @@ class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         order = np.argsort(np.random.Philox(key).random_raw(n), kind="stable")
         held_out = np.zeros(n, dtype=bool)
         held_out[order[:wanted]] = True
-        kept = target[~held_out] if weight is None else target[~held_out & (weight > 0)]
-        return held_out if 0 < kept.mean() < 1 else None
+        kept = ~held_out if weight is None else ~held_out & (weight > 0)
+        for k, head in enumerate(self._heads()):
+            if head.loss in ("logistic", "softmax") and not np.array_equal(
+                np.unique(target[kept, k] > 0.5 if head.size == 1 else target[kept, k]),
+                np.unique(target[:, k] > 0.5 if head.size == 1 else target[:, k]),
+            ):
+                return None
+        return held_out
 
     def _take_names(self) -> None:
         self.n_features_in_ = self._encoder.n_features_in_
@@ -245,64 +299,300 @@ class FieldwiseClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _train(self, rows: Rows, settings: TrainSettings, *, going_on: bool, **parts: Any) -> None:
         words = self._encoder.vocabulary_
-        sizes = words.sizes
-        linear = words.schema.linear
+        objective = Objective(self._heads(), self.n_members, self.combine)
         start = None
         if going_on:
-            layout = Layout(tuple(sizes), self.model_.layout.ranks)
-            table = grown(self.model_.table, self.model_.layout, layout, settings)
-            state = grown(self._state, self.model_.layout, layout, None)
+            layout = replace(self._layout, sizes=tuple(words.sizes))
+            last = self._fit_kept
+            table = grown(last.table, self._layout, layout, settings)
+            state = grown(last.state, self._layout, layout, None)
             state[state == 0] = settings.initial_state
-            start = (table, state, self.model_.intercept)
+            start = replace(last, table=table, state=state)
         else:
-            ranks = dict.fromkeys(linear, 0)
-            layout = Layout.of(sizes, rank=self.rank, rank_base=self.rank_base, overrides=ranks)
-        problem = Problem(layout=layout, rows=rows, counts=words.counts(), linear=linear, **parts)
+            layout = Layout.of(
+                words.sizes,
+                rank=self.rank,
+                rank_base=self.rank_base,
+                overrides=dict.fromkeys(words.schema.linear, 0),
+                n_outputs=objective.n_outputs,
+            )
+        problem = Problem(
+            layout=layout,
+            rows=rows,
+            counts=words.counts(),
+            linear=words.schema.linear,
+            objective=objective,
+            **parts,
+        )
         running = Running(
             n_jobs=self.n_jobs,
             show=None if self.verbose else False,
             callbacks=[_print_epoch] if self.verbose else [],
         )
         fit = train(problem, settings, running, start)
-        self._keep(fit, words, layout)
-
-    def _keep(self, fit: Fit, words: Vocabulary, layout: Layout) -> None:
-        classes = tuple(str(c) for c in self.classes_.tolist())
-        target = Target(column="y", dtype="string", classes=classes)
         if "y" not in words.schema.columns:
-            words = Vocabulary(replace(words.schema, target=target), words.fields)
-        self.model_ = FieldwiseModel.of(words, layout, fit, asdict(fit.settings))
-        self._state = np.asarray(fit.state)
+            schema = replace(words.schema, target=self._named_target())
+            words = Vocabulary(schema, words.fields)
+        self.model_ = FieldwiseModel.of(words, problem, fit, asdict(fit.settings))
+        self.model_.offsets = self.model_.offsets + np.log(self.sampling_rate)
+        self._fit_kept = replace(fit, state=np.asarray(fit.state))
+        self._layout = layout
         self.history_ = fit.history
 
-    def decision_function(self, X: Any) -> np.ndarray:
-        """The log-odds of the second class, (n,)"""
+    def _scores(self, X: Any) -> np.ndarray:
+        """(n, K)"""
         check_is_fitted(self)
         codes, values = self._coded(X)
-        return self.model_.score_codes(codes, values, self.n_jobs).astype(np.float64)
+        z = self.model_.score_codes(codes, values, self.n_jobs).astype(np.float64)
+        return z.reshape(len(z), -1)
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """(n, 2)"""
-        chance = sigmoid(self.decision_function(X))
-        return np.stack([1 - chance, chance], axis=1)
-
-    def predict(self, X: Any) -> np.ndarray:
+    def field_scores(self, X: Any) -> np.ndarray:
+        """f_i(x), the score of every field's model: (n, m) of one output, else (n, outputs, m)."""
         check_is_fitted(self)
-        return self.classes_[(self.decision_function(X) > 0).astype(int)]
+        return self.model_.field_scores(self._encoder._frame(X, reset=False))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
         tags.input_tags.categorical = True
         tags.input_tags.string = True
         tags.input_tags.allow_nan = True
         return tags
 
 
+class FieldwiseClassifier(ClassifierMixin, _FieldwiseEstimator):  # type: ignore[misc]
+    __doc__ = f"""Field-wise learning of classes: a model over the other fields for every category.
+
+y holds two classes or more, of any kind; or is a matrix of 0 and 1, a column a label.
+{PARAMETERS}
+classes_ : the classes, sorted.
+"""
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        sample_weight: Any = None,
+        eval_set: tuple[Any, Any] | None = None,
+        n_trials: Any = None,
+    ) -> FieldwiseClassifier:
+        """Learn from X, anything that holds a table, and y.
+
+        With `n_trials` y counts successes (clicks) of so many trials (impressions) a row.
+        """
+        self._fit(X, y, sample_weight, eval_set, n_trials)
+        return self
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, *, sample_weight: Any = None
+    ) -> FieldwiseClassifier:
+        """One epoch over more rows. Categories never seen before get rows of their own."""
+        if not hasattr(self, "model_"):
+            self._n_labels = 1
+            self.classes_ = self._some(np.unique(y if classes is None else classes))
+        self._partial_fit(X, y, sample_weight, reset=False)
+        return self
+
+    def _some(self, classes: np.ndarray) -> np.ndarray:
+        if len(classes) < 2:
+            raise DataError(f"y has {len(classes)} class; a classifier needs two or more")
+        if len(classes) > 2 and self.sampling_rate != 1:
+            raise SettingError("sampling_rate goes with two classes")
+        return classes
+
+    def _targets(self, y: Any, *, reset: bool) -> np.ndarray:
+        y = np.asarray(y)
+        if y.ndim == 2 and y.shape[1] > 1:
+            return self._labels(y, reset=reset)
+        y = column_or_1d(y, warn=True)
+        if y.dtype.kind == "f" and not np.isfinite(y).all():
+            raise DataError("Input y contains NaN or infinity")
+        check_classification_targets(y)
+        if reset:
+            self._n_labels = 1
+            self.classes_ = self._some(np.unique(y))
+        unknown = ~np.isin(y, self.classes_)
+        if unknown.any():
+            raise DataError(
+                f"y holds {y[unknown].tolist()[0]!r}, which is not one of {self.classes_}"
+            )
+        return np.searchsorted(self.classes_, y).astype(np.float64)[:, None]
+
+    def _labels(self, y: np.ndarray, *, reset: bool) -> np.ndarray:
+        if not np.isin(y, (0, 1)).all():
+            raise DataError("y has several columns; each must hold 0 and 1 alone")
+        if reset:
+            self._n_labels = y.shape[1]
+            self.classes_ = np.array([0, 1])
+        return y.astype(np.float64)
+
+    def _shares(self, y: Any, n_trials: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        y, trials = (np.asarray(a, dtype=np.float64).reshape(-1) for a in (y, n_trials))
+        if len(y) != len(trials):
+            raise DataError(f"y has {len(y)} rows and n_trials {len(trials)}")
+        wrong = ~(np.isfinite(y) & np.isfinite(trials) & (y >= 0) & (y <= trials))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(
+                f"row {row}: {y[row]:g} successes of {trials[row]:g} trials; there must be at "
+                "least 0 and at most all"
+            )
+        if reset:
+            self._n_labels, self.classes_ = 1, np.array([0, 1])
+        return (y / np.maximum(trials, 1e-300))[:, None], trials
+
+    def _heads(self) -> tuple[Head, ...]:
+        if self.loss not in (None, "logistic", "softmax"):
+            raise SettingError(f"loss={self.loss!r} does not fit classes; leave it out")
+        k = len(self.classes_)
+        return (Head("softmax", k),) if k > 2 else (Head(),) * self._n_labels
+
+    def _named_target(self) -> Target:
+        classes = tuple(str(c) for c in self.classes_.tolist())
+        return Target(column="y", dtype="string", classes=classes)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """The log-odds of the second class, (n,), or a score for every class or label, (n, K)"""
+        z = self._scores(X)
+        return z[:, 0] if z.shape[1] == 1 else z
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """(n, classes), or the chance of every label, (n, labels)"""
+        z = self._scores(X)
+        if self._n_labels > 1:
+            return sigmoid(z)
+        if z.shape[1] > 1:
+            return softmax(z)
+        return np.stack([1 - sigmoid(z[:, 0]), sigmoid(z[:, 0])], axis=1)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The likeliest class; of a vote the one most fields choose, and of equals the likelier."""
+        check_is_fitted(self)
+        found, half = self.predict_proba(X), 0.5
+        if self.combine == "vote":
+            # The chance counts for less than a vote: it settles ties alone.
+            found = self._votes(X) + found / 2
+            half = self.model_.layout.n_fields * self.model_.objective.n_members / 2 + 0.25
+        if self._n_labels > 1:
+            return (found > half).astype(int)
+        return self.classes_[found.argmax(axis=1)]
+
+    def _votes(self, X: Any) -> np.ndarray:
+        """How many fields choose each class, (n, classes), or each label, (n, labels)"""
+        f = self.field_scores(X)
+        f = f.reshape(len(f), -1, f.shape[-1]) + self.model_.offsets[:, None]
+        k = sum(head.size for head in self.model_.objective.heads)
+        f = f.reshape(len(f), -1, k, f.shape[-1]).swapaxes(2, 3).reshape(len(f), -1, k)
+        if self._n_labels > 1:
+            return (f > 0).sum(axis=1)
+        if k == 1:
+            yes = (f[:, :, 0] > 0).sum(axis=1)
+            return np.stack([f.shape[1] - yes, yes], axis=1)
+        chosen = f.argmax(axis=2)
+        return np.stack([(chosen == c).sum(axis=1) for c in range(k)], axis=1)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+
+class FieldwiseRegressor(RegressorMixin, _FieldwiseEstimator):  # type: ignore[misc]
+    __doc__ = f"""Field-wise learning of numbers and counts; y may have several columns.
+{PARAMETERS}"""
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        sample_weight: Any = None,
+        eval_set: tuple[Any, Any] | None = None,
+    ) -> FieldwiseRegressor:
+        """Learn from X, anything that holds a table, and the numbers y."""
+        if self.sampling_rate != 1:
+            raise SettingError("sampling_rate goes with a classifier of two classes")
+        self._fit(X, y, sample_weight, eval_set)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, *, sample_weight: Any = None) -> FieldwiseRegressor:
+        """One epoch over more rows. Categories never seen before get rows of their own."""
+        self._partial_fit(X, y, sample_weight, reset=not hasattr(self, "model_"))
+        return self
+
+    def _targets(self, y: Any, *, reset: bool) -> np.ndarray:
+        y = np.asarray(y)
+        y = y if y.ndim == 2 and y.shape[1] > 1 else column_or_1d(y, warn=True)[:, None]
+        try:
+            y = y.astype(np.float64)
+        except ValueError as error:
+            raise DataError(f"y must be numbers: {error}") from error
+        if not np.isfinite(y).all():
+            raise DataError("Input y contains NaN or infinity")
+        if reset:
+            self._n_targets = y.shape[1]
+        if y.shape[1] != self._n_targets:
+            raise DataError(f"y has {y.shape[1]} columns, and had {self._n_targets} before")
+        for k, head in enumerate(self._heads()):
+            check_target(head.loss, y[:, k])
+        return y
+
+    def _heads(self) -> tuple[Head, ...]:
+        loss = self.loss or "squared"
+        if loss in ("logistic", "softmax"):
+            raise SettingError(f"loss={loss!r} is for classes; use FieldwiseClassifier")
+        return (Head(loss, delta=self.delta),) * self._n_targets
+
+    def _named_target(self) -> Target:
+        return Target(column="y", kind="numeric", dtype="float")
+
+    def predict(self, X: Any) -> np.ndarray:
+        """(n,), or (n, targets)"""
+        z = self._scores(X)
+        found = LOSSES[self._heads()[0].loss].prediction(z)
+        return found[:, 0] if found.shape[1] == 1 else found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.single_output = True
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def aggregated(arrays: Mapping[str, np.ndarray], heads: Sequence[Head]) -> dict[str, np.ndarray]:
+    """Each distinct row once, with the sum of weights; two-class targets become their mean.
+
+    The order is that of first appearance.
+    """
+    merge = all(head.loss == "logistic" for head in heads)
+    columns: dict[str, np.ndarray] = {}
+    for name in ("codes", "values", *(() if merge else ("target",))):
+        if name in arrays:
+            columns |= {f"{name} {j}": arrays[name][:, j] for j in range(arrays[name].shape[1])}
+    keys = list(columns)
+    y = arrays["target"]
+    w = arrays["weight"][:, 0] if "weight" in arrays else np.ones(len(y))
+    sums = {f"sum {k}": w * y[:, k] for k in range(y.shape[1])} if merge else {}
+    frame = pl.DataFrame({**columns, "weight": w, **sums})
+    found = frame.group_by(keys, maintain_order=True).agg(pl.exclude(keys).sum())
+    weight = found["weight"].to_numpy()
+    out = {"weight": weight[:, None]}
+    for name in ("codes", "values", "target"):
+        mine = [k for k in keys if k.startswith(f"{name} ")]
+        if mine:
+            out[name] = found.select(mine).to_numpy().astype(arrays[name].dtype)
+    if merge:
+        total = found.select(sums.keys()).to_numpy()
+        out["target"] = total / np.maximum(weight, 1e-300)[:, None]
+    return out
+
+
 def _print_epoch(record: dict[str, Any]) -> None:
     words = [f"epoch {record['epoch']}", f"train {record['train_loss']:.4f}"]
-    if "logloss" in record:
-        words += [f"validation {record['logloss']:.4f}", f"AUC {record['auc']:.4f}"]
+    if "loss" in record:
+        words += [f"validation {record['loss']:.4f}"]
+    if "auc" in record:
+        words += [f"AUC {record['auc']:.4f}"]
     print(", ".join(words), f"({record['seconds']:.1f} s)", flush=True)
 
 
@@ -313,10 +603,10 @@ def grown(
 
     Fields only grow at their end and ranks stay, so columns keep their place.
     """
-    out = np.zeros((new.n_rows, new.n_columns + 1), dtype=np.float32)
+    out = np.zeros((new.n_rows, new.width), dtype=np.float32)
     if settings is not None:
         initialise(out, settings.seed + 1, settings.init_scale)
     for i in range(old.n_fields):
-        mine = table[old.offsets[i] : old.offsets[i + 1]]
+        mine = table[old.own(i)]
         out[new.offsets[i] : new.offsets[i] + len(mine)] = mine
     return out

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from .data.encoding import encode, load_vocabulary
+from .data.schema import Schema
 from .data.store import Store
 from .data.vocabulary import FieldVocabulary, Vocabulary
 from .errors import FieldwiseError, SchemaError, SettingError
 from .layout import Layout
 from .model import FieldwiseModel
+from .objective import Head, Objective
 from .train import Problem, Running, TrainSettings, train
 
 __all__ = ["PAPER", "fit_store", "held_out_rows", "train_table"]
@@ -117,6 +119,9 @@ def fit_store(
     ranks: Mapping[str, int] | None = None,
     split: str = "random",
     validation: float | None = None,
+    loss: str | None = None,
+    combine: str = "sum",
+    n_members: int = 1,
 ) -> FieldwiseModel:
     """A model of a store, whatever its size.
 
@@ -126,14 +131,18 @@ def fit_store(
     if validation is None:
         validation = min(0.1, MOST_HELD_OUT / max(store.n_rows, 1))
     schema = store.schema
-    if schema.target is None or len(schema.target.classes) != 2:
-        found = schema.target.classes if schema.target else "none"
-        raise SchemaError(f"{store.path}: the target must have two classes, not {found}")
+    objective = objective_of(schema, loss, combine, n_members)
     words = load_vocabulary(store)
     overrides = dict.fromkeys(schema.linear, 0)
     for name, value in (ranks or {}).items():
         overrides[schema.names.index(schema[name].name)] = value
-    layout = Layout.of(words.sizes, rank=rank, rank_base=rank_base, overrides=overrides)
+    layout = Layout.of(
+        words.sizes,
+        rank=rank,
+        rank_base=rank_base,
+        overrides=overrides,
+        n_outputs=objective.n_outputs,
+    )
     held_out = held_out_rows(store, words, split, validation, settings.seed)
     if not held_out.any() or held_out.all():
         raise SettingError(f"validation={validation}: no rows are left on one side of the split")
@@ -144,10 +153,31 @@ def fit_store(
         only=~held_out,
         held_out=held_out,
         linear=schema.linear,
+        objective=objective,
     )
     fit = train(problem, settings, running)
     about = {**asdict(fit.settings), "split": split, "validation": validation}
-    return FieldwiseModel.of(words, layout, fit, about)
+    about |= {"combine": combine, "n_members": n_members}
+    return FieldwiseModel.of(words, problem, fit, about)
+
+
+def objective_of(
+    schema: Schema, loss: str | None = None, combine: str = "sum", n_members: int = 1
+) -> Objective:
+    """The objective of a target: two classes, more classes, or a number; `loss` overrides."""
+    if schema.target is None:
+        raise SchemaError("there is no target to learn; name one")
+    if schema.target.kind == "classes":
+        k = len(schema.target.classes)
+        if k < 2:
+            raise SchemaError(f"the target {schema.target.column!r} has {k} class; it needs two")
+        fitting: tuple[str, ...] = ("logistic",) if k == 2 else ("softmax",)
+    else:
+        k, fitting = 1, ("squared", "absolute", "huber", "poisson")
+    loss = loss or fitting[0]
+    if loss not in fitting:
+        raise SettingError(f"loss={loss!r} does not fit the target; it may be {', '.join(fitting)}")
+    return Objective((Head(loss, k if k > 2 else 1),), n_members, combine)
 
 
 def train_table(

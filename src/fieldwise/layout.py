@@ -1,8 +1,12 @@
 """Which row and which column of the one table belongs to which field; the rules for ranks.
 
-Rows: field i owns rows offsets[i] .. offsets[i + 1], one a category. Columns: field i owns
-starts[i] .. starts[i + 1], one a rank, and the last column is the bias b. Where row and column
-belong to the same field the entry is V, everywhere else it is U.
+Rows: field i owns rows offsets[i] .. offsets[i + 1], one a category. Columns: every output has a
+block of columns for every field, one a rank: block o * m + i is starts[o * m + i] and on. The last
+columns are the biases b, one an output. Where row and column belong to the same field the entry is
+V, everywhere else it is U.
+
+Slots: a sample brings one row a slot. A field has one, or several where it may have many values at
+once; its slots are slot_starts[i] .. slot_starts[i + 1].
 """
 
 from __future__ import annotations
@@ -41,32 +45,45 @@ def log_ranks(sizes: Sequence[int], base: float) -> tuple[int, ...]:
     return tuple(ranks)
 
 
-def default_rank(sizes: Sequence[int]) -> int:
+def default_rank(sizes: Sequence[int], n_outputs: int = 1) -> int:
     """The highest of a few whose table stays in bounds: more is better, and dearer."""
     for rank in RANKS[:-1]:
-        if sum(sizes) * (sum(constant_ranks(sizes, rank)) + 1) <= LARGE:
+        if n_outputs * sum(sizes) * (sum(constant_ranks(sizes, rank)) + 1) <= LARGE:
             return rank
     return RANKS[-1]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """sizes d_1 .. d_m and ranks r_1 .. r_m"""
+    """sizes d_1 .. d_m and ranks r_1 .. r_m, the number of outputs K, and slots of each field"""
 
     sizes: tuple[int, ...]
     ranks: tuple[int, ...]
+    n_outputs: int = 1
+    slots: tuple[int, ...] = ()  # empty: one a field
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(int(d) for d in self.sizes))
         object.__setattr__(self, "ranks", tuple(int(r) for r in self.ranks))
+        slots = tuple(int(s) for s in self.slots)
+        object.__setattr__(self, "slots", slots or (1,) * len(self.sizes))
+        if (
+            self.n_outputs < 1
+            or len(self.slots) != len(self.sizes)
+            or min(self.slots, default=1) < 1
+        ):
+            raise SettingError(
+                f"{self.n_outputs} outputs and slots {self.slots}; there must be at least one of "
+                "each, and a number of slots a field"
+            )
         if len(self.sizes) != len(self.ranks) or not self.sizes:
             raise SettingError(
                 f"{len(self.sizes)} sizes and {len(self.ranks)} ranks; "
                 "a layout needs one of each a field, and at least one field"
             )
         for i, (d, r) in enumerate(zip(self.sizes, self.ranks, strict=True)):
-            if d < 1 or not 0 <= r <= d:
-                raise SettingError(f"field {i}: size {d} and rank {r}; need 0 <= rank <= size")
+            if d < 1 or r < 0:
+                raise SettingError(f"field {i}: size {d} and rank {r}; need 1 and 0 at least")
 
     @classmethod
     def of(
@@ -76,13 +93,15 @@ class Layout:
         rank: int | None = None,
         rank_base: float | None = None,
         overrides: Mapping[int, int] | None = None,
+        n_outputs: int = 1,
+        slots: Sequence[int] = (),
     ) -> Layout:
         """A constant rank (None: `default_rank`), or the logarithm of the field's size."""
-        rank = default_rank(sizes) if rank is None else rank
+        rank = default_rank(sizes, n_outputs) if rank is None else rank
         ranks = constant_ranks(sizes, rank) if rank_base is None else log_ranks(sizes, rank_base)
         overrides = overrides or {}
         changed = [min(overrides.get(i, r), sizes[i]) for i, r in enumerate(ranks)]
-        return cls(tuple(sizes), tuple(changed))
+        return cls(tuple(sizes), tuple(changed), n_outputs, tuple(slots))
 
     @property
     def n_fields(self) -> int:
@@ -96,13 +115,23 @@ class Layout:
 
     @property
     def n_columns(self) -> int:
-        """R, the bias aside"""
-        return sum(self.ranks)
+        """R, the biases aside"""
+        return self.n_outputs * sum(self.ranks)
+
+    @property
+    def width(self) -> int:
+        """R + K, the columns of the table"""
+        return self.n_columns + self.n_outputs
+
+    @property
+    def n_slots(self) -> int:
+        """S, the rows a sample brings"""
+        return sum(self.slots)
 
     @property
     def n_parameters(self) -> int:
-        """Entries of the table, the bias among them."""
-        return self.n_rows * (self.n_columns + 1)
+        """Entries of the table, the biases among them."""
+        return self.n_rows * self.width
 
     @cached_property
     def offsets(self) -> np.ndarray:
@@ -111,14 +140,38 @@ class Layout:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """(m + 1,) the first column of each field, and R"""
-        return np.concatenate([[0], np.cumsum(self.ranks)]).astype(np.int64)
+        """(K m + 1,) the first column of every output's block of each field, and R"""
+        return np.concatenate([[0], np.cumsum(self.ranks * self.n_outputs)]).astype(np.int64)
 
     @cached_property
     def owner(self) -> np.ndarray:
         """(R,) the field that owns each column"""
-        return np.repeat(np.arange(self.n_fields), self.ranks)
+        return np.tile(np.repeat(np.arange(self.n_fields), self.ranks), self.n_outputs)
+
+    @cached_property
+    def output(self) -> np.ndarray:
+        """(R,) the output of each column"""
+        return np.repeat(np.arange(self.n_outputs), sum(self.ranks))
+
+    @cached_property
+    def slot_starts(self) -> np.ndarray:
+        """(m + 1,) the first slot of each field, and S"""
+        return np.concatenate([[0], np.cumsum(self.slots)]).astype(np.int64)
+
+    @cached_property
+    def slot_owner(self) -> np.ndarray:
+        """(S,) the field of each slot"""
+        return np.repeat(np.arange(self.n_fields), self.slots)
+
+    def block(self, output: int, field: int) -> slice:
+        """The columns of an output's block of a field."""
+        at = output * self.n_fields + field
+        return slice(int(self.starts[at]), int(self.starts[at + 1]))
+
+    def own(self, field: int) -> slice:
+        """The rows of a field."""
+        return slice(int(self.offsets[field]), int(self.offsets[field + 1]))
 
     def rows(self, codes: np.ndarray) -> np.ndarray:
-        """codes (n, m) within fields -> rows (n, m) of the table; codes must not be negative"""
-        return codes + self.offsets[:-1]
+        """codes (n, S) within fields -> rows (n, S) of the table; codes must not be negative"""
+        return codes + self.offsets[self.slot_owner]

@@ -1,6 +1,7 @@
-"""Losses of a score z against a target y: value, derivative, and what z means.
+"""Losses of scores z against a target y: value, derivative, what z means, which y are allowed.
 
-Binary targets are 0 or 1 (or a fraction between). Everything is elementwise, in the type it gets.
+y (n,) is 0, 1 or a share between (logistic), the number of a class (softmax), a count (poisson)
+or any number. z is (n,), but for softmax (n, classes).
 """
 
 from __future__ import annotations
@@ -10,19 +11,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["LOSSES", "Loss", "log_odds", "sigmoid"]
+from .errors import DataError
 
-Elementwise = Callable[[np.ndarray, np.ndarray], np.ndarray]
+__all__ = ["LOSSES", "Loss", "log_odds", "sigmoid", "softmax"]
+
+Pair = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
+LARGEST = 30.0  # of a poisson score: its exponential is still a number
 
 
 @dataclass(frozen=True)
 class Loss:
-    """value(z, y), its derivative by z, and the prediction that a score stands for."""
+    """value(z, y, delta) and its derivative by z (delta is huber's), the prediction that a score
+    stands for, and the constant score that fits best."""
 
     name: str
-    value: Elementwise
-    derivative: Elementwise
+    value: Pair
+    derivative: Pair
     prediction: Callable[[np.ndarray], np.ndarray]
+    start: Callable[[np.ndarray, np.ndarray], np.ndarray | float]
 
 
 def sigmoid(z: np.ndarray) -> np.ndarray:
@@ -32,16 +38,102 @@ def sigmoid(z: np.ndarray) -> np.ndarray:
     return out
 
 
+def softmax(z: np.ndarray) -> np.ndarray:
+    """exp(z_k) / sum_k exp(z_k) over the last axis."""
+    small = np.exp(z - z.max(axis=-1, keepdims=True))
+    out: np.ndarray = small / small.sum(axis=-1, keepdims=True)
+    return out
+
+
 def log_odds(share: float) -> float:
     """The score whose sigmoid is this share; shares of 0 and 1 are held off infinity."""
     share = min(max(float(share), 1e-12), 1 - 1e-12)
     return float(np.log(share) - np.log1p(-share))
 
 
-def _logistic(z: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _logistic(z: np.ndarray, y: np.ndarray, _: float) -> np.ndarray:
     """log(1 + exp(z)) - y z, which is the paper's log(1 + exp(-z y')) for y' = 2 y - 1."""
     return np.maximum(z, 0) - y * z + np.log1p(np.exp(-np.abs(z)))
 
 
-LOGISTIC = Loss("logistic", _logistic, lambda z, y: sigmoid(z) - y, sigmoid)
-LOSSES = {LOGISTIC.name: LOGISTIC}
+def _cross_entropy(z: np.ndarray, y: np.ndarray, _: float) -> np.ndarray:
+    top = z.max(axis=1)
+    total = np.log(np.exp(z - top[:, None]).sum(axis=1))
+    out: np.ndarray = top + total - z[np.arange(len(z)), y.astype(int)]
+    return out
+
+
+def _cross_entropy_slope(z: np.ndarray, y: np.ndarray, _: float) -> np.ndarray:
+    out = softmax(z)
+    out[np.arange(len(z)), y.astype(int)] -= 1
+    return out
+
+
+def _huber(z: np.ndarray, y: np.ndarray, delta: float) -> np.ndarray:
+    away = np.abs(z - y)
+    out: np.ndarray = np.where(away <= delta, away**2 / 2, delta * (away - delta / 2))
+    return out
+
+
+def _rate(z: np.ndarray) -> np.ndarray:
+    out: np.ndarray = np.exp(np.minimum(z, LARGEST))
+    return out
+
+
+def _mean(y: np.ndarray, w: np.ndarray) -> float:
+    return float(np.sum(w * y) / np.sum(w))
+
+
+def _median(y: np.ndarray, w: np.ndarray) -> float:
+    order = np.argsort(y, kind="stable")
+    total = np.cumsum(w[order])
+    return float(y[order][np.searchsorted(total, total[-1] / 2)])
+
+
+def _class_scores(y: np.ndarray, w: np.ndarray) -> np.ndarray:
+    share = np.bincount(y.astype(int), weights=w) / np.sum(w)
+    out: np.ndarray = np.log(np.maximum(share, 1e-12))
+    return out - out.mean()
+
+
+def _same(z: np.ndarray) -> np.ndarray:
+    return z
+
+
+_LOSSES = (
+    Loss(
+        "logistic",
+        _logistic,
+        lambda z, y, _: sigmoid(z) - y,
+        sigmoid,
+        lambda y, w: log_odds(_mean(y, w)),
+    ),
+    Loss("softmax", _cross_entropy, _cross_entropy_slope, softmax, _class_scores),
+    Loss("squared", lambda z, y, _: (z - y) ** 2 / 2, lambda z, y, _: z - y, _same, _mean),
+    Loss(
+        "absolute",
+        lambda z, y, _: np.abs(z - y),
+        lambda z, y, _: np.sign(z - y),
+        _same,
+        _median,
+    ),
+    Loss("huber", _huber, lambda z, y, delta: np.clip(z - y, -delta, delta), _same, _median),
+    Loss(
+        "poisson",
+        lambda z, y, _: _rate(z) - y * z,
+        lambda z, y, _: _rate(z) - y,
+        _rate,
+        lambda y, w: float(np.log(max(_mean(y, w), 1e-12))),
+    ),
+)
+LOSSES = {loss.name: loss for loss in _LOSSES}  # in the order of the kernels' numbers
+
+
+def check_target(loss: str, y: np.ndarray) -> None:
+    """Refuse values the loss has no meaning for."""
+    if not np.isfinite(y).all():
+        raise DataError("the target holds NaN or infinity; drop those rows")
+    if loss == "poisson" and (y < 0).any():
+        raise DataError(f"the target holds {y.min():g}; counts for poisson are at least 0")
+    if loss == "logistic" and ((y < 0) | (y > 1)).any():
+        raise DataError("the target lies outside 0 and 1; logistic takes 0, 1 or a share between")

@@ -1,9 +1,10 @@
 """The paper in plain NumPy. What stands here is what "correct" means.
 
-Letters: m fields, field i has d_i categories and rank r_i, d and R their sums. The table T is
-(d, R + 1); its entry in row k and column t is V where both belong to one field, else U; the last
-column is b. A sample is a row number of T a field, rows (n, m), each with a value, values (n, m),
-which is 1 for a category (None: all are).
+Letters: m fields, field i has d_i categories and rank r_i, d and R their sums; K outputs (one, but
+for classes, tasks and members of an ensemble); S slots, one a field where no field is multi-valued.
+The table T is (d, R + K); its entry in row k and column t is V where both belong to one field, else
+U; the last columns are b. A sample is a row number of T a slot, rows (n, S), each with a value,
+values (n, S), which is 1 for a category (None: all are) and 0 for a slot that is empty.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from .layout import Layout
 __all__ = [
     "adagrad",
     "bound",
+    "constrain",
     "field_scores",
+    "fold",
     "gradient",
     "importance",
+    "mean_of_outputs",
     "mean_rows",
     "penalty",
     "penalty_gradient",
@@ -30,38 +34,40 @@ EPSILON = 1e-10
 def _parts(
     table: np.ndarray, layout: Layout, rows: np.ndarray, values: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """p (n, R), q (n, R) and x_j b[x_j] (n, m)
+    """p (n, R), q (n, R) and each field's biases (n, m, K)
 
-    S_t = sum_j x_j T[f_j, t]    q_t = x_owner T[f_owner, t]    p_t = S_t - q_t
+    S_t = sum_j x_j T[f_j, t]    q_t = the same over the slots of t's owner    p_t = S_t - q_t
     """
-    taken = table[rows]  # (n, m, R + 1)
+    taken = table[rows]  # (n, S, R + K)
     if values is not None:
         taken = taken * values[:, :, None]
-    q = taken[:, layout.owner, np.arange(layout.n_columns)]
-    p = taken[:, :, :-1].sum(axis=1) - q
-    return p, q, taken[:, :, -1]
+    by_field = np.add.reduceat(taken, layout.slot_starts[:-1], axis=1)  # (n, m, R + K)
+    q = by_field[:, layout.owner, np.arange(layout.n_columns)]
+    p = by_field[:, :, : layout.n_columns].sum(axis=1) - q
+    return p, q, by_field[:, :, layout.n_columns :]
 
 
 def field_scores(
     table: np.ndarray, layout: Layout, rows: np.ndarray, values: np.ndarray | None = None
 ) -> np.ndarray:
-    """f_i(x) = V_i[x_i] . sum_{j != i} U_i[x_j] + b[x_i], for every field i
+    """f_i(x) = V_i[x_i] . sum_{j != i} U_i[x_j] + b[x_i], for every output and field i
 
-    table (d, R + 1), rows (n, m) -> (n, m)
+    table (d, R + K), rows (n, S) -> (n, K, m)
     """
     p, q, bias = _parts(table, layout, rows, values)
-    out = np.array(bias)
-    for i in range(layout.n_fields):
-        columns = slice(layout.starts[i], layout.starts[i + 1])
-        out[:, i] += (p[:, columns] * q[:, columns]).sum(axis=1)
+    out = np.array(bias.swapaxes(1, 2))
+    for o in range(layout.n_outputs):
+        for i in range(layout.n_fields):
+            columns = layout.block(o, i)
+            out[:, o, i] += (p[:, columns] * q[:, columns]).sum(axis=1)
     return out
 
 
 def scores(
     table: np.ndarray, layout: Layout, rows: np.ndarray, values: np.ndarray | None = None
 ) -> np.ndarray:
-    """z(x) = sum_i f_i(x); rows (n, m) -> (n,)"""
-    total: np.ndarray = field_scores(table, layout, rows, values).sum(axis=1)
+    """z(x) = sum_i f_i(x), for every output; rows (n, S) -> (n, K)"""
+    total: np.ndarray = field_scores(table, layout, rows, values).sum(axis=2)
     return total
 
 
@@ -69,76 +75,136 @@ def gradient(
     table: np.ndarray,
     layout: Layout,
     rows: np.ndarray,
-    dz: np.ndarray,
+    df: np.ndarray,
     values: np.ndarray | None = None,
 ) -> np.ndarray:
-    """d loss / dT, given dz = d loss / dz of every sample. (d, R + 1)
+    """d loss / dT, given df = d loss / df_i of every sample, (n, K, m). (d, R + K)
 
-    dz/dT[f_j, t] = x_j (p_t if j owns t else q_t)    dz/db[f_j] = x_j
+    df_i/dT[f_j, t] = x_j (p_t if j is of field i else q_t) in i's columns    df_i/db[f_i] = x_i
     """
     p, q, _ = _parts(table, layout, rows, values)
+    by_column = df[:, layout.output, layout.owner]  # (n, R)
     out = np.zeros_like(table)
-    for j in range(layout.n_fields):
-        own = layout.owner == j
-        x = dz if values is None else dz * values[:, j]
-        by_column = np.where(own, p, q) * x[:, None]
-        # Repeated rows add up.
-        np.add.at(out, rows[:, j], np.concatenate([by_column, x[:, None]], axis=1))
+    for j, field in enumerate(layout.slot_owner):
+        slope = np.where(layout.owner == field, p, q) * by_column
+        both = np.concatenate([slope, df[:, :, field]], axis=1)
+        if values is not None:
+            both = both * values[:, j, None]
+        np.add.at(out, rows[:, j], both)  # repeated rows add up
     return out
 
 
-def _field(table: np.ndarray, layout: Layout, i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All rows of field i's columns X (d, r), its own among them V (d_i, r), and b (d_i,)"""
-    X = table[:, layout.starts[i] : layout.starts[i + 1]]
-    own = slice(layout.offsets[i], layout.offsets[i + 1])
-    return X, X[own], table[own, -1]
+def _field(
+    table: np.ndarray, layout: Layout, o: int, i: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A block's columns: all rows X (d, r), the field's own among them V (d_i, r), and b (d_i,)"""
+    X = table[:, layout.block(o, i)]
+    return X, X[layout.own(i)], table[layout.own(i), layout.n_columns + o]
 
 
 def penalty(table: np.ndarray, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     """||W_b - mean||_F^2 and ||mean||_F^2 of every field, without forming W = U^T V. (m,), (m,)
 
-    With G = U^T U over the other fields' rows, C = V - mean(V) and v = mean(V):
+    With G = U^T U over the other fields' rows, C = V - mean(V) and v = mean(V), for every output:
     variance = tr(C G C^T) + ||b - mean(b)||^2        mean = v G v^T + mean(b)^2
     """
     variance, mean = np.zeros(layout.n_fields), np.zeros(layout.n_fields)
-    for i in range(layout.n_fields):
-        X, V, b = _field(table.astype(np.float64, copy=False), layout, i)
-        G = X.T @ X - V.T @ V
-        v = V.mean(axis=0)
-        C = V - v
-        variance[i] = np.sum((C @ G) * C) + np.sum((b - b.mean()) ** 2)
-        mean[i] = v @ G @ v + b.mean() ** 2
+    table = table.astype(np.float64, copy=False)
+    for o in range(layout.n_outputs):
+        for i in range(layout.n_fields):
+            X, V, b = _field(table, layout, o, i)
+            G = X.T @ X - V.T @ V
+            v = V.mean(axis=0)
+            C = V - v
+            variance[i] += np.sum((C @ G) * C) + np.sum((b - b.mean()) ** 2)
+            mean[i] += v @ G @ v + b.mean() ** 2
     return variance, mean
 
 
 def penalty_gradient(table: np.ndarray, layout: Layout) -> np.ndarray:
-    """d/dT of the sum over fields of variance and mean. (d, R + 1)
+    """d/dT of the sum over fields of variance and mean. (d, R + K)
 
     d/dV = 2 C G + (2 / d_i) 1 v G      d/dU = 2 U (C^T C + v^T v)
     d/db = 2 (b - mean(b)) + 2 mean(b) / d_i
     """
     out = np.zeros_like(table)
-    for i in range(layout.n_fields):
-        X, V, b = _field(table, layout, i)
-        own = slice(layout.offsets[i], layout.offsets[i + 1])
-        columns = slice(layout.starts[i], layout.starts[i + 1])
-        G = X.T @ X - V.T @ V
-        v = V.mean(axis=0)
-        C = V - v
-        out[:, columns] = 2 * X @ (C.T @ C + np.outer(v, v))
-        out[own, columns] = 2 * C @ G + 2 / len(V) * (v @ G)
-        out[own, -1] = 2 * (b - b.mean()) + 2 * b.mean() / len(b)
+    for o in range(layout.n_outputs):
+        for i in range(layout.n_fields):
+            X, V, b = _field(table, layout, o, i)
+            own, columns = layout.own(i), layout.block(o, i)
+            G = X.T @ X - V.T @ V
+            v = V.mean(axis=0)
+            C = V - v
+            out[:, columns] = 2 * X @ (C.T @ C + np.outer(v, v))
+            out[own, columns] = 2 * C @ G + 2 / len(V) * (v @ G)
+            out[own, layout.n_columns + o] = 2 * (b - b.mean()) + 2 * b.mean() / len(b)
     return out
 
 
+def constrain(
+    table: np.ndarray, layout: Layout, max_variance: float | None, max_mean: float | None
+) -> None:
+    """Bring every field's variance and mean within bounds, in place: V and b become
+    s_mean mean + s_variance (V - mean), with the largest s of at most 1 that do.
+    """
+    variance, mean = penalty(table, layout)
+    for i in range(layout.n_fields):
+        spread = _shrink(variance[i], max_variance)
+        center = _shrink(mean[i], max_mean)
+        if spread == center == 1:
+            continue
+        own = table[layout.own(i)]
+        for o in range(layout.n_outputs):
+            for columns in (
+                layout.block(o, i),
+                slice(layout.n_columns + o, layout.n_columns + o + 1),
+            ):
+                average = own[:, columns].mean(axis=0, dtype=np.float64)
+                own[:, columns] = center * average + spread * (own[:, columns] - average)
+
+
+def _shrink(found: float, most: float | None) -> float:
+    return 1.0 if most is None or found <= most else float(np.sqrt(most / found))
+
+
+def fold(table: np.ndarray, layout: Layout, factors: np.ndarray) -> np.ndarray:
+    """The table whose f_i is factors[o, i] times this one's, for every output o. (d, R + K)"""
+    out = np.array(table)
+    for o in range(layout.n_outputs):
+        for i in range(layout.n_fields):
+            out[layout.own(i), layout.block(o, i)] *= factors[o, i]
+            out[layout.own(i), layout.n_columns + o] *= factors[o, i]
+    return out
+
+
+def mean_of_outputs(table: np.ndarray, layout: Layout, n_members: int) -> tuple[np.ndarray, Layout]:
+    """One model whose score is the mean of the members': their columns side by side.
+
+    Outputs are members' outputs one member after the other: K = n_members k. -> k outputs, ranks
+    n_members r_i. (A rank may then exceed d_i; it is a sum of models that keep to theirs.)
+    """
+    k = layout.n_outputs // n_members
+    ranks = tuple(n_members * r for r in layout.ranks)
+    merged = Layout(layout.sizes, ranks, k, layout.slots)
+    table = fold(table, layout, np.full((layout.n_outputs, layout.n_fields), 1 / n_members))
+    out = np.zeros((layout.n_rows, merged.width), dtype=table.dtype)
+    for o in range(k):
+        for i in range(layout.n_fields):
+            parts = [table[:, layout.block(e * k + o, i)] for e in range(n_members)]
+            out[:, merged.block(o, i)] = np.concatenate(parts, axis=1)
+        members = layout.n_columns + np.arange(o, layout.n_outputs, k)
+        out[:, merged.n_columns + o] = table[:, members].sum(axis=1)
+    return out, merged
+
+
 def mean_rows(table: np.ndarray, layout: Layout, counts: np.ndarray) -> np.ndarray:
-    """The mean row of every field, weighted by how often each category was seen. (m, R + 1)
+    """The mean row of every field, weighted by how often each category was seen. (m, R + K)
 
     A field seen nowhere gets the plain mean.
     """
     out = np.empty((layout.n_fields, table.shape[1]), dtype=table.dtype)
     for i in range(layout.n_fields):
-        own = slice(layout.offsets[i], layout.offsets[i + 1])
+        own = layout.own(i)
         weight = counts[own].astype(np.float64)
         weight = (
             weight / weight.sum() if weight.sum() > 0 else np.full(len(weight), 1 / len(weight))

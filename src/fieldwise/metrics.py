@@ -1,17 +1,20 @@
-"""How good scores are: logloss, AUC, calibration. Plain NumPy, float64, weighted."""
+"""How good scores are, for every kind of target. Plain NumPy, float64, weighted."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from .losses import LOSSES, sigmoid
+from .objective import Head
 
-__all__ = ["auc", "binary_metrics", "calibration_error", "logloss"]
+__all__ = ["auc", "binary_metrics", "calibration_error", "head_metrics", "logloss", "measure"]
 
 
 def logloss(z: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
     """The weighted mean of log(1 + exp(z)) - y z, for scores z."""
-    return float(np.sum(w * LOSSES["logistic"].value(z, y)) / np.sum(w))
+    return float(np.sum(w * LOSSES["logistic"].value(z, y, 0.0)) / np.sum(w))
 
 
 def auc(z: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
@@ -53,3 +56,60 @@ def binary_metrics(z: np.ndarray, y: np.ndarray, w: np.ndarray | None = None) ->
         "calibration_error": calibration_error(z, y, w),
         "base_rate": rate,
     }
+
+
+def _class_metrics(z: np.ndarray, y: np.ndarray, w: np.ndarray) -> dict[str, float]:
+    loss = float(np.sum(w * LOSSES["softmax"].value(z, y, 0.0)) / np.sum(w))
+    share = np.bincount(y.astype(int), weights=w) / np.sum(w)
+    base = -float(np.sum(share * np.log(np.maximum(share, 1e-15))))
+    right = np.argmax(z, axis=1) == y
+    return {
+        "logloss": loss,
+        "accuracy": float(np.sum(w * right) / np.sum(w)),
+        "normalised_entropy": loss / base if base > 0 else float("nan"),
+    }
+
+
+def _number_metrics(found: np.ndarray, y: np.ndarray, w: np.ndarray) -> dict[str, float]:
+    total = np.sum(w)
+    away = found - y
+    mean = np.sum(w * y) / total
+    error, spread = np.sum(w * away**2) / total, np.sum(w * (y - mean) ** 2) / total
+    return {
+        "rmse": float(np.sqrt(error)),
+        "mae": float(np.sum(w * np.abs(away)) / total),
+        "r2": float(1 - error / spread) if spread > 0 else float("nan"),
+    }
+
+
+def head_metrics(
+    head: Head, z: np.ndarray, y: np.ndarray, w: np.ndarray | None = None
+) -> dict[str, float]:
+    """`loss`, the mean that training minimises, and what is usually told of such a target."""
+    z, y = z.astype(np.float64), y.astype(np.float64)
+    w = np.ones(len(y)) if w is None else w.astype(np.float64)
+    loss = LOSSES[head.loss]
+    mean = float(np.sum(w * loss.value(z, y, head.delta)) / np.sum(w))
+    if head.loss == "logistic":
+        return {"loss": mean, **binary_metrics(z, y, w)}
+    if head.loss == "softmax":
+        return {"loss": mean, **_class_metrics(z, y, w)}
+    found = {"loss": mean, **_number_metrics(loss.prediction(z), y, w)}
+    if head.loss == "poisson":
+        terms = np.where(y > 0, y * (np.log(np.maximum(y, 1e-300)) - z), 0.0)
+        rate = loss.prediction(z)
+        found["deviance"] = float(2 * np.sum(w * (terms - y + rate)) / np.sum(w))
+    return found
+
+
+def measure(
+    heads: Sequence[Head], z: Sequence[np.ndarray], y: np.ndarray, w: np.ndarray | None = None
+) -> dict[str, float]:
+    """Of one head its metrics; of several each one's, numbered, and the sum of their losses."""
+    found = [head_metrics(h, z[k], y[:, k], w) for k, h in enumerate(heads)]
+    if len(found) == 1:
+        return found[0]
+    out = {"loss": sum(f["loss"] for f in found)}
+    for k, f in enumerate(found):
+        out |= {f"{name}_{k + 1}": value for name, value in f.items()}
+    return out

@@ -1,8 +1,9 @@
 """A trained model: schema, vocabulary and table. Scores raw rows, saves, loads.
 
     model/
-      model.json           format, schema, layout, intercept, settings, metrics, history, checksums
-      table.safetensors    table (d + m, R + 1) float32; the last m rows are the means of fields
+      model.json           format, schema, layout, objective, offsets, settings, metrics, history,
+                           checksums
+      table.safetensors    table (d + m, R + K) float32; the last m rows are the means of fields
       vocabulary.parquet   field, category, code, count
 
 No pickle anywhere. The table is mapped, not copied, when a model is loaded.
@@ -17,7 +18,7 @@ import struct
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,12 @@ from .data.chunks import Chunk, Source
 from .data.readers import open_source
 from .data.schema import Schema, check_names
 from .data.vocabulary import Vocabulary
-from .errors import ModelError, SchemaError
+from .errors import ModelError, SchemaError, SettingError
 from .files import disk_errors, read_sealed, sealed, sync_folder
 from .layout import Layout
-from .losses import sigmoid
-from .train import Fit
+from .losses import LOSSES
+from .objective import Head, Objective
+from .train import Fit, Problem, folded
 
 __all__ = ["FieldwiseModel"]
 
@@ -48,7 +50,8 @@ class FieldwiseModel:
     vocabulary: Vocabulary
     layout: Layout
     rows: np.ndarray
-    intercept: float
+    objective: Objective
+    offsets: np.ndarray  # (K,)
     settings: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -56,18 +59,18 @@ class FieldwiseModel:
 
     @classmethod
     def of(
-        cls, vocabulary: Vocabulary, layout: Layout, fit: Fit, settings: Mapping[str, Any]
+        cls, vocabulary: Vocabulary, problem: Problem, fit: Fit, settings: Mapping[str, Any]
     ) -> FieldwiseModel:
-        table = np.asarray(fit.table, dtype=np.float32)
+        table, layout, objective, offsets = folded(fit, problem)
+        table = np.asarray(table, dtype=np.float32)
         rows = np.concatenate([table, maths.mean_rows(table, layout, vocabulary.counts())])
+        about = dict(settings)
+        if problem.objective.combine == "weighted":
+            pairs = zip(vocabulary.schema.names, fit.field_weights.tolist(), strict=True)
+            about["field_weights"] = dict(pairs)
         return cls(
-            vocabulary,
-            layout,
-            rows,
-            float(fit.intercept),
-            dict(settings),
-            dict(fit.metrics),
-            list(fit.history),
+            *(vocabulary, layout, rows, objective, offsets),
+            *(about, dict(fit.metrics), list(fit.history)),
         )
 
     @property
@@ -76,7 +79,7 @@ class FieldwiseModel:
 
     @property
     def table(self) -> np.ndarray:
-        """(d, R + 1)"""
+        """(d, R + K)"""
         return self.rows[: self.layout.n_rows]
 
     @property
@@ -92,7 +95,25 @@ class FieldwiseModel:
     def score_codes(
         self, codes: np.ndarray, values: np.ndarray | None, n_jobs: int | None = None
     ) -> np.ndarray:
-        """z of coded rows; values (n, linear fields)"""
+        """z of coded rows, (n,) of one output, else (n, K); values (n, linear fields).
+
+        Of a vote it is the score that stands for the mean of the fields' predictions.
+        """
+        by_field = self.objective.combine == "vote"
+        found = self._score(codes, values, n_jobs, by_field=by_field)
+        if by_field:
+            merged = self.objective.merged(found + self.offsets[:, None])
+            found = np.concatenate([z.reshape(len(codes), -1) for z in merged], axis=1)
+        return found[:, 0] if found.shape[1] == 1 else found
+
+    def _score(
+        self,
+        codes: np.ndarray,
+        values: np.ndarray | None,
+        n_jobs: int | None = None,
+        *,
+        by_field: bool,
+    ) -> np.ndarray:
         from .engines.cpu import score
 
         wide = None
@@ -100,7 +121,22 @@ class FieldwiseModel:
             wide = np.ones((len(codes), self.layout.n_fields), dtype=np.float32)
             if values is not None:
                 wide[:, self.schema.linear] = values
-        return score(self.rows, self.layout, codes, wide, self.intercept, n_jobs)
+        return score(self.rows, self.layout, codes, wide, self.offsets, n_jobs, by_field)
+
+    def field_scores(self, data: Any) -> np.ndarray:
+        """f_i(x) of raw rows, the offsets aside: (n, m) of one output, else (n, K, m)."""
+        source = open_source(data, schema=self.schema)
+        self._check_columns(source)
+        coded = (self.vocabulary.encode(chunk) for chunk in source.chunks())
+        found = np.concatenate([self._score(*rows, by_field=True) for rows in coded])
+        return found[:, 0] if found.shape[1] == 1 else found
+
+    @property
+    def head(self) -> Head:
+        """What is learned, where there is one target."""
+        if len(self.objective.heads) > 1:
+            raise ModelError(f"the model has {len(self.objective.heads)} targets, not one")
+        return self.objective.heads[0]
 
     def score_chunks(
         self, data: Any, n_unseen: np.ndarray | None = None, **options: Any
@@ -127,7 +163,10 @@ class FieldwiseModel:
             )
 
     def decision_function(self, data: Any) -> np.ndarray:
-        """Scores (log-odds) of raw rows: one dict, a frame, a path, anything that can be read."""
+        """Scores of raw rows: one dict, a frame, a path, anything that can be read.
+
+        Log-odds of two classes; (n, K) of more classes or of several targets; numbers as they are.
+        """
         if _is_row(data):
             codes, values = self._row_coder(data)
             return self.score_codes(codes, values)
@@ -150,8 +189,23 @@ class FieldwiseModel:
             warnings.warn(f"values never seen in training: {parts}", stacklevel=4)
 
     def predict_proba(self, data: Any) -> np.ndarray:
-        """The chance of the second class, (n,)"""
-        return sigmoid(self.decision_function(data).astype(np.float64))
+        """The chance of the second class, (n,), or of every class, (n, K)"""
+        if self.head.loss not in ("logistic", "softmax"):
+            raise ModelError("the model predicts numbers, not classes; use predict")
+        return self.predictions(self.decision_function(data))
+
+    def predict(self, data: Any) -> np.ndarray:
+        """A number a row; of classes the likeliest, as text."""
+        found = self.predictions(self.decision_function(data))
+        if self.head.loss == "logistic":
+            return np.array(self.classes)[(found > 0.5).astype(int)]
+        if self.head.loss == "softmax":
+            return np.array(self.classes)[found.argmax(axis=1)]
+        return found
+
+    def predictions(self, z: np.ndarray) -> np.ndarray:
+        """What scores stand for: chances, numbers, rates."""
+        return LOSSES[self.head.loss].prediction(z.astype(np.float64))
 
     @cached_property
     def _row_coder(self) -> Any:
@@ -201,7 +255,9 @@ class FieldwiseModel:
             "schema": self.schema.to_dict(),
             "sizes": list(self.layout.sizes),
             "ranks": list(self.layout.ranks),
-            "intercept": self.intercept,
+            "slots": list(self.layout.slots),
+            "objective": asdict(self.objective),
+            "offsets": self.offsets.tolist(),
             "settings": self.settings,
             "metrics": self.metrics,
             "history": self.history,
@@ -228,19 +284,24 @@ class FieldwiseModel:
                 raise ModelError(f"{path / name} is cut short or was altered")
         try:
             schema = Schema.from_dict(body["schema"])
-            layout = Layout(tuple(body["sizes"]), tuple(body["ranks"]))
+            said = body["objective"]
+            heads = tuple(Head(**head) for head in said["heads"])
+            objective = Objective(heads, said["n_members"], said["combine"])
+            shape = (tuple(body["sizes"]), tuple(body["ranks"]), objective.n_outputs)
+            layout = Layout(*shape, tuple(body["slots"]))
             vocabulary = Vocabulary.from_bytes(schema, (path / WORDS).read_bytes())
-            rows = _mapped(path / TABLE, (layout.n_rows + layout.n_fields, layout.n_columns + 1))
+            rows = _mapped(path / TABLE, (layout.n_rows + layout.n_fields, layout.width))
             return cls(
                 vocabulary,
                 layout,
                 rows,
-                float(body["intercept"]),
+                objective,
+                np.array(body["offsets"], dtype=np.float64),
                 body["settings"],
                 body["metrics"],
                 body["history"],
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, SettingError) as error:
             if isinstance(error, SchemaError):
                 raise
             raise ModelError(f"{path / HEADER} is damaged: {error!r}") from error

@@ -13,8 +13,7 @@ import polars as pl
 from .data.encoding import target_values, weight_values
 from .errors import SettingError
 from .files import disk_errors
-from .losses import sigmoid
-from .metrics import binary_metrics
+from .metrics import head_metrics
 from .model import FieldwiseModel
 
 __all__ = ["evaluate_table", "write_predictions"]
@@ -34,7 +33,7 @@ def evaluate_table(model: FieldwiseModel, data: Any, **options: Any) -> dict[str
     z, y, w = map(np.concatenate, zip(*parts, strict=True))
     seconds = time.perf_counter() - started
     return {
-        **binary_metrics(z, y, w),
+        **head_metrics(model.head, z, y, w),
         "rows": len(z),
         "rows_per_second": len(z) / seconds,
         "unseen": model.unseen_shares(n_unseen, len(z)),
@@ -44,7 +43,8 @@ def evaluate_table(model: FieldwiseModel, data: Any, **options: Any) -> dict[str
 def write_predictions(
     model: FieldwiseModel, data: Any, out: str | Path, **options: Any
 ) -> tuple[int, dict[str, float]]:
-    """One column `probability`, in the order of rows, as Parquet or CSV.
+    """Predictions in the order of rows, as Parquet or CSV: a column `probability`, or one a class,
+    or `prediction`.
 
     Written under a temporary name and renamed, so `out` is whole or as it was. Returns the number
     of rows and the shares of unseen values.
@@ -60,7 +60,7 @@ def write_predictions(
             with temporary.open("wb") as file:
                 parts = []
                 for _, z in model.score_chunks(data, n_unseen, **options):
-                    frame = pl.DataFrame({"probability": sigmoid(z.astype(np.float64))})
+                    frame = _frame(model, model.predictions(z))
                     n_rows += frame.height
                     if out.suffix == ".csv":
                         frame.write_csv(file, include_header=n_rows == frame.height)
@@ -74,3 +74,11 @@ def write_predictions(
         finally:
             temporary.unlink(missing_ok=True)
     return n_rows, model.unseen_shares(n_unseen, max(n_rows, 1))
+
+
+def _frame(model: FieldwiseModel, found: np.ndarray) -> pl.DataFrame:
+    if model.head.loss == "softmax":
+        names = [f"probability_{name}" for name in model.classes]
+        return pl.DataFrame(found, schema=names, orient="row")
+    name = "probability" if model.head.loss == "logistic" else "prediction"
+    return pl.DataFrame({name: found})

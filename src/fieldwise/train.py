@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from .data.shuffle import Batches, Cursor, Table
 from .engines import Engine, StepSettings, make_engine
 from .errors import SettingError, TrainingError
 from .layout import Layout
-from .losses import log_odds
-from .metrics import binary_metrics
+from .losses import LOSSES, check_target
+from .maths import fold, mean_of_outputs
+from .metrics import measure
+from .objective import Objective
 from .progress import progress
 
-__all__ = ["Fit", "Problem", "Running", "TrainSettings", "evaluate", "initialise", "train"]
+__all__ = ["Fit", "Problem", "Running", "Scale", "TrainSettings", "evaluate", "initialise", "train"]
 
 # Tried from the smallest up while the next is better. Where rare categories are many the smallest
 # generalises best, where pairs of categories repeat often the largest (flights, Frappe).
@@ -31,6 +33,8 @@ RATES = (0.05, 0.15, 0.4)
 TRIAL = 2  # epochs after which a rate that is behind the one before is given up
 CHUNK_ROWS = 1 << 17  # rows handed to the engine at a time
 SCORE_ROWS = 1 << 16
+MAY_BE_NONE = ("learning_rate", "reg_every", "batch_size", "max_variance", "max_mean")
+TARGET_ROWS = 1 << 22  # rows that the outputs' starting constants are taken from, at most
 Callback = Callable[[dict[str, Any]], bool | None]
 
 
@@ -45,6 +49,9 @@ class TrainSettings:
     batch_size: int | None = None  # 2048, less for small tables
     epochs: int = 30
     patience: int = 2
+    max_variance: float | None = None  # bounds of every field's variance and mean norm
+    max_mean: float | None = None
+    bagging: bool = False  # every member of an ensemble on rows drawn with replacement
     averages: int = 8  # tables of an epoch's second half whose mean is kept; 1: its last alone
     init_scale: float = 0.02
     initial_state: float = 1e-6
@@ -63,9 +70,11 @@ class TrainSettings:
             ("init_scale", 0, False),
             ("initial_state", 0, False),
             ("seed", 0, False),
+            ("max_variance", 0, True),
+            ("max_mean", 0, True),
         ):
             value = getattr(self, name)
-            if value is None and name in ("learning_rate", "reg_every", "batch_size"):
+            if value is None and name in MAY_BE_NONE:
                 continue
             good = isinstance(value, (int, float, np.number)) and np.isfinite(value)
             if not good or value < least or (strict and value == least):
@@ -91,6 +100,7 @@ class Problem:
     validation: Table | None = None
     held_out: np.ndarray | None = None
     linear: Sequence[int] = ()  # fields that carry values
+    objective: Objective = field(default_factory=Objective)
 
     @property
     def judge(self) -> tuple[Table, np.ndarray | None] | None:
@@ -120,11 +130,33 @@ class Fit:
 
     table: np.ndarray
     state: np.ndarray
-    intercept: float
     history: list[dict[str, Any]]
     best_epoch: int
     metrics: dict[str, float]  # of the best epoch on the validation rows; empty without any
     settings: TrainSettings  # with everything decided
+    scale: Scale
+    field_weights: np.ndarray  # (m,) ones, but for combine="weighted"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the engine sees: targets as (y - center) / spread, a head each, and scores that start at
+    `offsets` (K,), in the same measure. Only targets of squared, absolute and huber are scaled."""
+
+    offsets: np.ndarray
+    center: np.ndarray
+    spread: np.ndarray
+
+    def of_outputs(self, objective: Objective) -> tuple[np.ndarray, np.ndarray]:
+        """center and spread of every output, (K,)"""
+        targets = [t for head, _, t in objective.copies for _ in range(head.size)]
+        return self.center[targets], self.spread[targets]
+
+    def scaled(self, objective: Objective) -> Objective:
+        """With huber's delta in the engine's measure."""
+        pairs = zip(objective.heads, self.spread.tolist(), strict=True)
+        heads = tuple(replace(head, delta=head.delta / spread) for head, spread in pairs)
+        return replace(objective, heads=heads)
 
 
 def initialise(table: np.ndarray, seed: int, scale: float) -> None:
@@ -148,24 +180,28 @@ def _wide_values(batch: Mapping[str, np.ndarray], layout: Layout, linear: Sequen
     return wide
 
 
-def _column(batch: Mapping[str, np.ndarray], name: str) -> np.ndarray | None:
-    return batch[name][:, 0] if name in batch else None
-
-
 def evaluate(
-    engine: Engine, rows: Table, only: np.ndarray | None, linear: Sequence[int]
+    engine: Engine, problem: Problem, rows: Table, only: np.ndarray | None, scale: Scale
 ) -> dict[str, float]:
-    """Metrics on the rows `only` is true for."""
-    scores, targets, weights = [], [], []
+    """Metrics on the rows `only` is true for, in the targets' own measure."""
+    objective = problem.objective
+    center, spread = scale.of_outputs(objective)
+    if objective.combine == "vote":
+        center, spread = center[:, None], spread[:, None]
+    parts = []
     for start in range(0, rows.n_rows, SCORE_ROWS):
         batch = rows.read(start, min(start + SCORE_ROWS, rows.n_rows))
         if only is not None:
             batch = {k: a[only[start : start + SCORE_ROWS]] for k, a in batch.items()}
-        scores.append(engine.scores(batch["codes"], _wide_values(batch, engine.layout, linear)))
-        targets.append(batch["target"][:, 0])
-        weights.append(batch["weight"][:, 0] if "weight" in batch else np.ones(len(scores[-1])))
-    z, y, w = map(np.concatenate, (scores, targets, weights))
-    return binary_metrics(z, y, w)
+        values = _wide_values(batch, engine.layout, problem.linear)
+        z = engine.scores(batch["codes"], values) * spread + center
+        w = batch["weight"][:, 0] if "weight" in batch else np.ones(len(z))
+        parts.append((*objective.merged(z), batch["target"], w))
+    *z, y, w = map(np.concatenate, zip(*parts, strict=True))
+    return measure(objective.heads, z, y, w)
+
+
+ENGINE_ARRAYS = ("table", "state", "field_weights", "field_state")
 
 
 class _Run:
@@ -182,6 +218,7 @@ class _Run:
         self.metrics: dict[str, float] = {}
         self.loss = self.weight = self.seconds = 0.0  # of the epoch so far
         self.mean: np.ndarray | None = None  # of the epoch's tables so far
+        self.best_field_weights: np.ndarray | None = None
         self.n_taken = 0
 
     def take(self, chunk: int) -> None:
@@ -216,8 +253,8 @@ class _Run:
             "metrics": self.metrics,
             "epoch": [self.loss.hex(), self.weight.hex(), self.seconds, self.n_taken],
         }
-        arrays = {"table": self.engine.table, "state": self.engine.state}
-        for name in ("best", "mean"):
+        arrays = {name: getattr(self.engine, name) for name in ENGINE_ARRAYS}
+        for name in ("best", "mean", "best_field_weights"):
             if getattr(self, name) is not None:
                 arrays[name] = getattr(self, name)
         checkpoints.save(folder, body, arrays)
@@ -233,15 +270,16 @@ class _Run:
                     f"{folder} is a checkpoint of another run: {name} was "
                     f"{body['identity'].get(name)!r} and is {value!r}"
                 )
-        self.engine.table[:] = arrays["table"]
-        self.engine.state[:] = arrays["state"]
+        for name in ENGINE_ARRAYS:
+            getattr(self.engine, name)[:] = arrays[name]
         self.engine.n_steps = body["n_steps"]
         self.batches.cursor = Cursor.from_dict(body["cursor"])
         self.history = body["history"]
         self.best_epoch, self.metrics = body["best_epoch"], body["metrics"]
         self.best_loss = float.fromhex(body["best_loss"]) if body["best_loss"] else np.inf
-        self.best, self.mean = (
-            arrays[name].copy() if name in arrays else None for name in ("best", "mean")
+        self.best, self.mean, self.best_field_weights = (
+            arrays[name].copy() if name in arrays else None
+            for name in ("best", "mean", "best_field_weights")
         )
         self.loss, self.weight = (float.fromhex(v) for v in body["epoch"][:2])
         self.seconds, self.n_taken = body["epoch"][2:]
@@ -257,11 +295,11 @@ def train(
     problem: Problem,
     settings: TrainSettings,
     running: Running | None = None,
-    start: tuple[np.ndarray, np.ndarray, float] | None = None,
+    start: Fit | None = None,
 ) -> Fit:
     """Train and keep the table that is best on the rows to judge by; without any, the last epoch's.
 
-    `start` is (table, state, intercept) to go on from. Ctrl-C keeps the best so far.
+    `start` is a fit to go on from. Ctrl-C keeps the best so far.
     """
     running = running or Running()
     if settings.learning_rate is None and problem.judge is not None:
@@ -274,7 +312,7 @@ def _climb(
     problem: Problem,
     settings: TrainSettings,
     running: Running,
-    start: tuple[np.ndarray, np.ndarray, float] | None,
+    start: Fit | None,
 ) -> Fit:
     """One fit a rate, from the smallest up, while they get better on the rows to judge by."""
     best: Fit | None = None
@@ -283,7 +321,7 @@ def _climb(
         folder = running.checkpoint and running.checkpoint / f"rate-{rate}"
         one = replace(running, checkpoint=folder, callbacks=callbacks)
         fit = _train(problem, replace(settings, learning_rate=rate), one, start)
-        if best is not None and fit.metrics["logloss"] >= best.metrics["logloss"]:
+        if best is not None and fit.metrics["loss"] >= best.metrics["loss"]:
             return best
         best = fit
     assert best is not None
@@ -296,7 +334,7 @@ def _behind(last: Fit) -> Callback:
     def stop(record: dict[str, Any]) -> bool:
         at = record["epoch"]
         return at == TRIAL <= len(last.history) and bool(
-            record["logloss"] > last.history[at - 1]["logloss"]
+            record["loss"] > last.history[at - 1]["loss"]
         )
 
     return stop
@@ -306,7 +344,7 @@ def _train(
     problem: Problem,
     settings: TrainSettings,
     running: Running,
-    start: tuple[np.ndarray, np.ndarray, float] | None,
+    start: Fit | None,
 ) -> Fit:
     layout, rows, only = problem.layout, problem.rows, problem.only
     trained = Batches(rows, 1, only=only).n_rows
@@ -314,18 +352,24 @@ def _train(
     batch = settings.batch_size or 1
     chunk = min(CHUNK_ROWS // batch, -(-trained // (2 * batch * settings.averages)))
     batches = Batches(rows, max(1, chunk) * batch, only=only, seed=settings.seed)
-    intercept = start[2] if start else log_odds(_base_rate(rows, only))
+    scale = start.scale if start else _scale(problem)
     step = StepSettings(
         learning_rate=settings.learning_rate or RATES[0],
         weight_decay=settings.weight_decay,
         penalty=settings.penalty,
         reg_every=settings.reg_every or 1000,
         batch_size=batch,
+        max_variance=settings.max_variance,
+        max_mean=settings.max_mean,
     )
-    options = {} if running.engine == "reference" else {"n_jobs": running.n_jobs}
-    made = make_engine(running.engine, layout, step, intercept=intercept, **options)
+    options: dict[str, Any] = {} if running.engine == "reference" else {"n_jobs": running.n_jobs}
+    objective = scale.scaled(problem.objective)
+    made = make_engine(
+        running.engine, layout, step, objective=objective, offsets=scale.offsets, **options
+    )
     if start:
-        made.table[:], made.state[:] = start[0], start[1]
+        made.table[:], made.state[:] = start.table, start.state
+        made.field_weights[:] = start.field_weights
     else:
         initialise(made.table, settings.seed, settings.init_scale)
         made.state[:] = settings.initial_state
@@ -335,14 +379,15 @@ def _train(
         "n_rows": trained,
         "sizes": list(layout.sizes),
         "ranks": list(layout.ranks),
+        "objective": repr(problem.objective),
     }
     if running.resume and running.checkpoint is not None:
         run.restore(running.checkpoint, identity)
     saver = _Saver(run, running.checkpoint, identity, running.checkpoint_minutes)
     try:
         while run.batches.cursor.epoch < settings.epochs and not _exhausted(run, settings):
-            _epoch(run, problem.linear, saver, settings, running.show)
-            record = _finish_epoch(run, problem, settings.learning_rate)
+            _epoch(run, problem, scale, saver, settings, running.show)
+            record = _finish_epoch(run, problem, scale, settings.learning_rate)
             stops = [bool(callback(record)) for callback in running.callbacks]  # all are told
             if any(stops):
                 break
@@ -351,7 +396,9 @@ def _train(
         if run.best is None:
             raise
     table = next(t for t in (run.best, run.mean, made.table) if t is not None)
-    return Fit(table, made.state, intercept, run.history, run.best_epoch, run.metrics, settings)
+    weights = made.field_weights if run.best_field_weights is None else run.best_field_weights
+    about = (run.history, run.best_epoch, run.metrics, settings)
+    return Fit(table, made.state, *about, scale, np.array(weights, np.float64))
 
 
 def _exhausted(run: _Run, settings: TrainSettings) -> bool:
@@ -379,28 +426,50 @@ class _Saver:
             self.now()
 
 
-def _base_rate(rows: Table, only: np.ndarray | None) -> float:
-    """The weighted mean of the target, summed in a fixed order."""
-    up = down = 0.0
+def _scale(problem: Problem) -> Scale:
+    """Where outputs start and in what measure targets are, from (at most some of) the rows."""
+    rows, only = problem.rows, problem.only
+    stride = -(-rows.n_rows // TARGET_ROWS)
+    targets, weights = [], []
     for start in range(0, rows.n_rows, SCORE_ROWS):
         batch = rows.read(start, min(start + SCORE_ROWS, rows.n_rows))
-        y, w = batch["target"][:, 0], _column(batch, "weight")
-        w = np.ones(len(y)) if w is None else w
-        if only is not None:
-            w = w * only[start : start + SCORE_ROWS]
-        up, down = up + float(np.sum(w * y)), down + float(np.sum(w))
-    if not 0 < up < down:
-        raise SettingError(
-            "the rows to train on have one class only (or no weight); "
-            "the target needs two, check the split"
+        kept = slice(None) if only is None else only[start : start + SCORE_ROWS]
+        y = batch["target"][kept][::stride]
+        targets.append(y)
+        weights.append(
+            batch["weight"][kept][::stride] if "weight" in batch else np.ones((len(y), 1))
         )
-    return up / down
+    y, w = np.concatenate(targets).astype(np.float64), np.concatenate(weights).astype(np.float64)
+    if not w.sum() > 0:
+        raise SettingError("the rows to train on have no weight; check the weights and the split")
+    center, spread = np.zeros(y.shape[1]), np.ones(y.shape[1])
+    for k, head in enumerate(problem.objective.heads):
+        check_target(head.loss, y[:, k])
+        seen = y[w[:, 0] > 0, k]
+        if head.loss in ("logistic", "softmax") and seen.min() == seen.max() and seen[0] in (0, 1):
+            raise SettingError(
+                "the rows to train on have one class only; the target needs two, check the split"
+            )
+        if head.loss in ("squared", "absolute", "huber"):
+            center[k] = LOSSES[head.loss].start(y[:, k], w[:, 0])
+            away = np.sqrt(np.sum(w[:, 0] * (y[:, k] - center[k]) ** 2) / w.sum())
+            spread[k] = away if away > 0 else 1.0
+    offsets = problem.objective.starts((y - center) / spread, w)
+    return Scale(offsets, center, spread)
 
 
 def _epoch(
-    run: _Run, linear: Sequence[int], saver: _Saver, settings: TrainSettings, show: bool | None
+    run: _Run,
+    problem: Problem,
+    scale: Scale,
+    saver: _Saver,
+    settings: TrainSettings,
+    show: bool | None,
 ) -> None:
     """The rest of the current epoch."""
+    n_copies = problem.objective.n_members
+    if problem.objective.combine == "vote":
+        n_copies *= problem.layout.n_fields
     number = run.batches.cursor.epoch
     title = f"epoch {number + 1}/{settings.epochs}"
     done = run.batches.cursor.batch * run.batches.batch_size
@@ -410,11 +479,11 @@ def _epoch(
         for batch in run.batches:
             loss, weight = run.engine.run(
                 batch["codes"],
-                _wide_values(batch, run.engine.layout, linear),
-                batch["target"][:, 0],
-                _column(batch, "weight"),
+                _wide_values(batch, run.engine.layout, problem.linear),
+                (batch["target"] - scale.center) / scale.spread,
+                _weights(batch, problem.objective, settings),
             )
-            run.loss, run.weight = run.loss + loss, run.weight + weight
+            run.loss, run.weight = run.loss + loss / n_copies, run.weight + weight
             run.take(done // run.batches.batch_size)
             done += len(batch["codes"])
             seconds = time.perf_counter() - begun
@@ -431,7 +500,41 @@ def _epoch(
     run.seconds += time.perf_counter() - begun
 
 
-def _finish_epoch(run: _Run, problem: Problem, rate: float | None) -> dict[str, Any]:
+def _weights(
+    batch: Mapping[str, np.ndarray], objective: Objective, settings: TrainSettings
+) -> np.ndarray | None:
+    """(n, 1), or with bagging one for every head of every member: how often it drew the row.
+
+    Draws depend on the row's codes alone, so that they are the same in every epoch; equal rows are
+    drawn together.
+    """
+    weight = batch.get("weight")
+    if not settings.bagging or objective.n_members == 1:
+        return weight
+    key = np.random.SeedSequence([settings.seed, 303])
+    width = batch["codes"].shape[1]
+    odd = np.random.Philox(key).random_raw(width) | np.uint64(1)
+    mixed = batch["codes"].astype(np.uint64) @ odd
+    drawn = []
+    for member in range(objective.n_members):
+        bits = _splitmix(mixed + np.uint64(member + 1) * np.uint64(0x9E3779B97F4A7C15))
+        chance = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        drawn.append(np.searchsorted(POISSON, chance, side="right").astype(np.float64))
+    out = np.repeat(np.stack(drawn, axis=1), len(objective.heads), axis=1)
+    return out if weight is None else out * weight
+
+
+POISSON = np.cumsum(np.exp(-1.0) / np.cumprod([1.0, *range(1, 12)]))  # P(draws <= k) of mean 1
+
+
+def _splitmix(x: np.ndarray) -> np.ndarray:
+    """A hash of 64 bits, each of which depends on all."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def _finish_epoch(run: _Run, problem: Problem, scale: Scale, rate: float | None) -> dict[str, Any]:
     """Record the epoch, and keep its table if it is the best."""
     record: dict[str, Any] = {
         "epoch": len(run.history) + 1,
@@ -443,12 +546,13 @@ def _finish_epoch(run: _Run, problem: Problem, rate: float | None) -> dict[str, 
     if problem.judge is not None:
         run.swap()
         run.engine.set_means(problem.counts)
-        found = evaluate(run.engine, *problem.judge, problem.linear)
+        found = evaluate(run.engine, problem, *problem.judge, scale)
         record |= found
-        if not np.isfinite(found["logloss"]):
+        if not np.isfinite(found["loss"]):
             raise TrainingError("the validation loss is not a number; lower learning_rate")
-        if found["logloss"] < run.best_loss:
-            run.best_loss, run.metrics = found["logloss"], found
+        if found["loss"] < run.best_loss:
+            run.best_loss, run.metrics = found["loss"], found
+            run.best_field_weights = run.engine.field_weights.copy()
             run.best_epoch = len(run.history)
             if run.best is None:
                 run.best = np.empty_like(run.engine.table)
@@ -458,3 +562,17 @@ def _finish_epoch(run: _Run, problem: Problem, rate: float | None) -> dict[str, 
     run.loss = run.weight = run.seconds = 0.0
     run.n_taken = 0
     return record
+
+
+def folded(fit: Fit, problem: Problem) -> tuple[np.ndarray, Layout, Objective, np.ndarray]:
+    """The model that a fit stands for: table, layout, objective and offsets (K,), with the weights
+    of fields, the mean over members and the targets' measure worked into the table."""
+    layout, objective = problem.layout, problem.objective
+    center, spread = fit.scale.of_outputs(objective)
+    offsets = fit.scale.offsets * spread + center
+    factors = spread[:, None] * fit.field_weights
+    table = fit.table if (factors == 1).all() else fold(fit.table, layout, factors)
+    if objective.n_members > 1 and objective.combine != "vote":
+        table, layout = mean_of_outputs(table, layout, objective.n_members)
+        offsets = offsets.reshape(objective.n_members, -1).mean(axis=0)
+    return table, layout, objective.plain(), offsets

@@ -83,20 +83,18 @@ class Synthetic:
     def _drawn(self) -> tuple[np.ndarray, float]:
         """The planted table, scaled to SCORE_SPREAD on a first block, and the intercept."""
         layout, random = self.layout, self._random(2)
-        table = random.standard_normal((layout.n_rows, layout.n_columns + 1), dtype=np.float32)
+        table = random.standard_normal((layout.n_rows, layout.width), dtype=np.float32)
         for i, strength in enumerate(self.strength):
-            rows = slice(layout.offsets[i], layout.offsets[i + 1])
-            columns = slice(layout.starts[i], layout.starts[i + 1])
+            rows, columns = layout.own(i), layout.block(0, i)
             # U small everywhere, V as strong as its field, and biases alike.
             table[:, columns] /= sqrt(len(self.sizes))
             table[rows, columns] *= strength * sqrt(len(self.sizes))
             table[rows, -1] *= strength
         sample = layout.rows(self._codes(0, min(BLOCK, 8192)))
-        z = scores(table, layout, sample)
+        z = scores(table, layout, sample)[:, 0]
         # Scaling V and b scales the score.
         for i in range(len(self.sizes)):
-            rows = slice(layout.offsets[i], layout.offsets[i + 1])
-            columns = slice(layout.starts[i], layout.starts[i + 1])
+            rows, columns = layout.own(i), layout.block(0, i)
             table[rows, columns] *= SCORE_SPREAD / (z.std() + 1e-12)
         table[:, -1] *= SCORE_SPREAD / (z.std() + 1e-12)
         z *= SCORE_SPREAD / (z.std() + 1e-12)
@@ -132,7 +130,7 @@ class Synthetic:
         chance = np.empty(n)
         for start in range(0, n, 8192):  # keeps the gathered rows in cache
             part = self.layout.rows(codes[start : start + 8192])
-            z = scores(self.table, self.layout, part) + self.intercept
+            z = scores(self.table, self.layout, part)[:, 0] + self.intercept
             chance[start : start + 8192] = 1 / (1 + np.exp(-z.astype(np.float64)))
         labels = (self._random(4, k).random(n) < chance).astype(np.float32)
         return codes, labels, chance

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import SettingError
 from ..layout import Layout
+from ..objective import Objective
 
 __all__ = ["ENGINES", "Engine", "StepSettings", "make_engine"]
 
@@ -22,21 +23,32 @@ ENGINES = {"reference": ".reference", "cpu": ".cpu"}
 @dataclass(frozen=True)
 class StepSettings:
     """What a step does: Adagrad's learning rate, decay of the rows present, and every `reg_every`
-    steps the penalty with weight `penalty`."""
+    steps the penalty with weight `penalty` and, after it, the bounds of variance and mean."""
 
     learning_rate: float = 0.1
     weight_decay: float = 1e-6
     penalty: float = 1e-5
     reg_every: int = 1000
     batch_size: int = 2048
+    max_variance: float | None = None
+    max_mean: float | None = None
+
+    def is_due(self, n_steps: int) -> bool:
+        """Whether step n_steps (counted from 1) is one that all rows take part in."""
+        bounded = self.max_variance is not None or self.max_mean is not None
+        return bool(self.penalty or bounded) and n_steps % self.reg_every == 0
 
 
 class Engine(Protocol):
-    """table and state are (d, R + 1); codes are numbers within fields, -1 for unseen."""
+    """table and state are (d, R + K); codes (n, S) are numbers within fields, -1 for unseen."""
 
     layout: Layout
+    objective: Objective
+    offsets: np.ndarray  # (K,) the outputs' intercepts
     table: np.ndarray
     state: np.ndarray
+    field_weights: np.ndarray  # (m,) of "weighted", and Adagrad's state of them
+    field_state: np.ndarray
     n_steps: int  # taken so far; decides when the penalty is due
 
     def run(
@@ -46,11 +58,14 @@ class Engine(Protocol):
         target: np.ndarray,
         weight: np.ndarray | None,
     ) -> tuple[float, float]:
-        """Steps over all rows in their order; the sums of weighted losses and of weights."""
+        """Steps over all rows in their order; the sums of weighted losses and of weights.
+
+        target (n, heads), weight (n, 1), or (n, members x heads)
+        """
         ...
 
     def scores(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray:
-        """z of every row; unseen rows are as `set_means` left them."""
+        """z of every row, (n, K), or for a vote (n, K, m); unseen rows as `set_means` left them."""
         ...
 
     def set_means(self, counts: np.ndarray) -> None:
@@ -59,13 +74,25 @@ class Engine(Protocol):
 
 
 def make_engine(
-    name: str, layout: Layout, settings: StepSettings, *, intercept: float = 0.0, **options: Any
+    name: str,
+    layout: Layout,
+    settings: StepSettings,
+    *,
+    objective: Objective | None = None,
+    offsets: np.ndarray | None = None,
+    **options: Any,
 ) -> Engine:
     """The engine of that name; "auto" is the fastest there is."""
+    objective = objective or Objective()
+    if objective.n_outputs != layout.n_outputs:
+        raise SettingError(
+            f"the objective has {objective.n_outputs} outputs and the layout {layout.n_outputs}"
+        )
     if name == "auto":
         name = "cpu"
     if name not in ENGINES:
         raise SettingError(f"engine={name!r} is not one of auto, {', '.join(ENGINES)}")
     module = import_module(ENGINES[name], __name__)
-    engine: Engine = module.make(layout, settings, intercept=intercept, **options)
+    offsets = np.zeros(layout.n_outputs) if offsets is None else np.asarray(offsets, np.float64)
+    engine: Engine = module.make(layout, settings, objective, offsets, **options)
     return engine

@@ -19,6 +19,8 @@ from threadpoolctl import ThreadpoolController
 from .. import maths
 from ..errors import SettingError
 from ..layout import Layout
+from ..losses import LOSSES
+from ..objective import COMBINE, Objective
 from . import StepSettings, _kernels
 from ._vectors import LINE
 
@@ -37,8 +39,8 @@ _RUNNING = threading.Lock()
 
 
 def padded(layout: Layout) -> int:
-    """R + 1, up to whole cache lines."""
-    return -(-(layout.n_columns + 1) // LINE) * LINE
+    """R + K, up to whole cache lines."""
+    return -(-layout.width // LINE) * LINE
 
 
 def memory_needed(layout: Layout) -> int:
@@ -60,17 +62,18 @@ def _check_memory(layout: Layout) -> None:
     if free is not None and needed > 0.95 * free:
         raise SettingError(
             f"the model needs {needed / 1e9:.1f} GB ({layout.n_rows:,} rows of "
-            f"{layout.n_columns + 1} columns, four times) and {free / 1e9:.1f} GB are free; "
+            f"{layout.width} columns, four times) and {free / 1e9:.1f} GB are free; "
             "lower the rank, or raise min_count to have fewer rows"
         )
 
 
 def table_rows(layout: Layout, codes: np.ndarray) -> np.ndarray:
     """Rows of the table, contiguous int32; unseen codes have theirs after all others."""
-    rows = np.add(codes, layout.offsets[:-1].astype(np.int32), dtype=np.int32)
+    owner = layout.slot_owner
+    rows = np.add(codes, layout.offsets[owner].astype(np.int32), dtype=np.int32)
     unseen = codes < 0
     if unseen.any():
-        rows = np.where(unseen, layout.n_rows + np.arange(layout.n_fields, dtype=np.int32), rows)
+        rows = np.where(unseen, (layout.n_rows + owner).astype(np.int32), rows)
     return np.ascontiguousarray(rows)
 
 
@@ -79,27 +82,30 @@ def score(
     layout: Layout,
     codes: np.ndarray,
     values: np.ndarray | None,
-    intercept: float,
+    offsets: np.ndarray,
     n_threads: int | None = None,
+    by_field: bool = False,
 ) -> np.ndarray:
-    """z of every row; table (d + m, at least R + 1) float32 ends with the rows for unseen values.
+    """z of every row, (n, K), or every field's score without offsets, (n, K, m).
 
-    Safe to call from many threads: those that find the parallel kernel busy work by themselves.
+    table (d + m, at least R + K) float32 ends with the rows for unseen values. Safe to call from
+    many threads: those that find the parallel kernel busy work by themselves.
     """
     rows = table_rows(layout, codes)
     x, valued = _values(values)
-    out = np.empty(len(rows), np.float32)
-    common = (table, rows, x, layout.starts, np.float32(intercept), out)
+    n_scores = layout.n_outputs * (layout.n_fields if by_field else 1)
+    out = np.empty((len(rows), n_scores), np.float32)
+    common = (table, rows, x, layout.starts, layout.slot_starts, offsets.astype(np.float32), out)
     if len(rows) < SMALL or not _RUNNING.acquire(blocking=False):
-        _kernels.score_serial(*common, valued)
-        return out
-    try:
-        n_threads = n_threads or numba.config.NUMBA_NUM_THREADS
-        numba.set_num_threads(n_threads)
-        _kernels.score(*common, n_threads, valued)
-    finally:
-        _RUNNING.release()
-    return out
+        _kernels.score_serial(*common, by_field, valued)
+    else:
+        try:
+            n_threads = n_threads or numba.config.NUMBA_NUM_THREADS
+            numba.set_num_threads(n_threads)
+            _kernels.score(*common, n_threads, by_field, valued)
+        finally:
+            _RUNNING.release()
+    return out.reshape(len(rows), layout.n_outputs, -1) if by_field else out
 
 
 class CpuEngine:
@@ -109,40 +115,41 @@ class CpuEngine:
         self,
         layout: Layout,
         settings: StepSettings,
-        intercept: float = 0.0,
+        objective: Objective | None = None,
+        offsets: np.ndarray | None = None,
         n_jobs: int | None = None,
     ) -> None:
         _check_memory(layout)
         self.layout = layout
         self.settings = settings
+        self.objective = objective or Objective()
+        self.offsets = np.zeros(layout.n_outputs) if offsets is None else offsets
         self.n_steps = 0
         cores = numba.config.NUMBA_NUM_THREADS
         self.n_threads = min(n_jobs, cores) if n_jobs and n_jobs > 0 else cores
-        if settings.batch_size * layout.n_fields * padded(layout) < SMALL_STEP:
+        if settings.batch_size * layout.n_slots * padded(layout) < SMALL_STEP:
             self.n_threads = 1
-        self._intercept = float(intercept)
-        self._starts = layout.starts
         shape = (layout.n_rows + layout.n_fields, padded(layout))
         self._table = np.zeros(shape, np.float32)  # the last rows stand for unseen values
         self._state = np.zeros(shape, np.float32)
-        width = layout.n_columns + 1
-        self.table = self._table[: layout.n_rows, :width]
-        self.state = self._state[: layout.n_rows, :width]
-        self._scratch: tuple[np.ndarray, ...] | None = None
+        self.table = self._table[: layout.n_rows, : layout.width]
+        self.state = self._state[: layout.n_rows, : layout.width]
+        self.field_weights = np.ones(layout.n_fields, np.float32)
+        self.field_state = np.full(layout.n_fields, 1e-6, np.float32)
+        self._scratch: _Scratch | None = None
 
-    def _make_scratch(self) -> tuple[np.ndarray, ...]:
-        size, m = self.settings.batch_size, self.layout.n_fields
-        width = self._table.shape[1]
-        # Padding columns are summed along with the rest and must be zero.
-        a, c = np.zeros((size, width), np.float32), np.zeros((size, width), np.float32)
-        entries = [np.zeros(size * m, np.int32) for _ in range(3)]
+    def _kernel_objective(self) -> tuple[Any, ...]:
+        """The objective as the kernels take it."""
+        codes = list(LOSSES)
+        copies = [[codes.index(h.loss), first, h.size, t] for h, first, t in self.objective.copies]
+        deltas = [head.delta for head, *_ in self.objective.copies]
+        combine = COMBINE.index(self.objective.combine)
         return (
-            *(a, c, np.zeros(size, np.float32)),
-            np.zeros(len(self._table), np.int32),  # places
-            *entries,  # samples, distinct, owners
-            np.zeros(size * m + 1, np.int32),  # begins
-            np.zeros(m, np.int32),  # counts
-            np.zeros(self.n_threads + 1, np.int64),  # shares
+            self.offsets.astype(np.float32),
+            np.array(copies, np.int64),
+            np.array(deltas, np.float32),
+            combine,
+            self.field_weights if self.objective.combine == "weighted" else np.ones(0, np.float32),
         )
 
     def run(
@@ -153,108 +160,139 @@ class CpuEngine:
         weight: np.ndarray | None,
     ) -> tuple[float, float]:
         if self._scratch is None:
-            self._scratch = self._make_scratch()
+            self._scratch = _Scratch(self)
         rows = table_rows(self.layout, codes)
         y = np.ascontiguousarray(target, np.float32)
-        w = np.ones(len(y), np.float32) if weight is None else weight.astype(np.float32)
+        w = np.ones((len(y), 1)) if weight is None else weight
         x, valued = _values(values)
+        data = (rows, x, y, np.ascontiguousarray(w, np.float32))
         loss = total = 0.0
         first = 0
         with _RUNNING:
             numba.set_num_threads(self.n_threads)
             while first < len(rows):
-                n_plain = self._steps_until_penalty() * self.settings.batch_size
+                n_plain = self._steps_until_due() * self.settings.batch_size
                 last = min(first + max(n_plain, self.settings.batch_size), len(rows))
-                part = slice(first, last)
-                step = self._plain_steps if n_plain else self._penalty_step
-                more, size = step(rows[part], x[part] if valued else x, y[part], w[part], valued)
+                part = tuple(a if a is x and not valued else a[first:last] for a in data)
+                step = self._plain_steps if n_plain else self._due_step
+                more, size = step(part, valued)
                 loss, total, first = loss + more, total + size, last
         return loss, total
 
-    def _steps_until_penalty(self) -> int:
-        """Steps before the one that the penalty joins; 0: it is the next."""
-        if not self.settings.penalty:
+    def _steps_until_due(self) -> int:
+        """Steps before the one that all rows take part in; 0: it is the next."""
+        every = self.settings.reg_every
+        if not self.settings.is_due(every):
             return 1 << 40
-        return self.settings.reg_every - 1 - self.n_steps % self.settings.reg_every
+        return every - 1 - self.n_steps % every
 
-    def _plain_steps(
-        self, rows: np.ndarray, x: np.ndarray, y: np.ndarray, w: np.ndarray, valued: bool
-    ) -> tuple[float, float]:
-        s = self.settings
-        self.n_steps += -(-len(rows) // s.batch_size)
-        return _kernels.train_steps(
-            *(
-                self._table,
-                self._state,
-                rows,
-                x,
-                y,
-                w,
-                self._starts,
-                np.float32(self._intercept),
-                self._scratch,
-            ),
-            *(s.batch_size, np.float32(s.learning_rate), np.float32(s.weight_decay)),
-            *(self.n_threads, valued),
+    def _plain_steps(self, data: tuple[np.ndarray, ...], valued: bool) -> tuple[float, float]:
+        assert self._scratch is not None
+        s, scratch = self.settings, self._scratch
+        self.n_steps += -(-len(data[0]) // s.batch_size)
+        found: tuple[float, float] = _kernels.train_steps(
+            *(self._table, self._state, data, self.layout.starts, self.layout.slot_starts),
+            *(self._kernel_objective(), self.field_state, scratch.samples, scratch.entries),
+            *(scratch.runs, scratch.shares, scratch.places, s.batch_size),
+            *(np.float32(s.learning_rate), np.float32(s.weight_decay), self.n_threads, valued),
         )
+        return found
 
-    def _penalty_step(
-        self, rows: np.ndarray, x: np.ndarray, y: np.ndarray, w: np.ndarray, valued: bool
-    ) -> tuple[float, float]:
+    def _due_step(self, data: tuple[np.ndarray, ...], valued: bool) -> tuple[float, float]:
         """A step whose gradient is the batch's and the penalty's: every row of the table moves."""
         assert self._scratch is not None
-        a, c, losses, places, samples, distinct, owners, begins, counts, _ = self._scratch
+        scratch, layout, s = self._scratch, self.layout, self.settings
+        rows, x, _, _ = data
         n = len(rows)
         self.n_steps += 1
-        total = _kernels.forward(
-            *(
-                self._table,
-                rows,
-                x,
-                y,
-                w,
-                self._starts,
-                np.float32(self._intercept),
-                a[:n],
-                c[:n],
-                losses[:n],
-            ),
+        parts = tuple(buffer[:n] for buffer in scratch.samples)
+        objective = self._kernel_objective()
+        weight = _kernels.forward(
+            *(self._table, data, layout.starts, layout.slot_starts, objective, parts),
             *(self.n_threads, valued),
         )
-        runs = _kernels.group(
-            rows, places, samples, distinct, owners, begins, counts, self.n_threads
+        total = _kernels.group(
+            *(rows, x, layout.slot_starts, scratch.places, scratch.entries, scratch.runs),
+            self.n_threads,
         )
-        order = np.argsort(distinct[:runs], kind="stable")
+        distinct = scratch.runs[0][:total]
+        order = np.argsort(distinct, kind="stable")
         edges = np.arange(0, len(self._table) + PENALTY_ROWS, PENALTY_ROWS)
-        cuts = np.searchsorted(distinct[:runs][order], edges)
-        slopes_of = _Penalty(self._table, self.layout, self.settings.penalty)
-        lr, decay = np.float32(self.settings.learning_rate), np.float32(self.settings.weight_decay)
+        cuts = np.searchsorted(distinct[order], edges)
+        slopes_of = _Penalty(self._table, layout, s.penalty)
+        rates = np.float32(s.learning_rate), np.float32(s.weight_decay)
+        steps = (*rates, layout.n_outputs, layout.n_fields)
+        by_field = self.objective.combine != "sum"
 
         def work(block: int) -> None:
             low = int(edges[block])
             slopes = slopes_of(low, min(low + PENALTY_ROWS, len(self._table)))
             _kernels.add_batch(
-                *(self._table, slopes, low, order, cuts[block], cuts[block + 1], a, c, x, samples),
-                *(distinct, owners, begins, self._starts, decay, valued),
+                *(self._table, slopes, low, order, cuts[block], cuts[block + 1]),
+                *(parts[:3], x, scratch.entries, scratch.runs, layout.starts, steps),
+                *(by_field, valued),
             )
-            _kernels.apply_block(self._table, self._state, slopes, low, lr)
+            _kernels.apply_block(self._table, self._state, slopes, low, steps[0])
 
         with ThreadpoolController().limit(limits=1, user_api="blas"):
             slopes_of.measure(self.n_threads)
             with ThreadPoolExecutor(self.n_threads) as pool:
                 list(pool.map(work, range(len(edges) - 1)))
-        return float(np.sum(losses[:n], dtype=np.float64)), total
+            maths.constrain(self.table, layout, s.max_variance, s.max_mean)
+        if self.objective.combine == "weighted":
+            _kernels.weigh_fields(
+                self.field_weights, self.field_state, scratch.samples[3], n, steps[0]
+            )
+        losses = float(np.sum(parts[4], dtype=np.float64))
+        return losses, float(weight)
 
     def scores(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray:
-        return score(self._table, self.layout, codes, values, self._intercept, self.n_threads)
+        by_field = self.objective.combine != "sum"
+        common = (self._table, self.layout, codes, values, self.offsets, self.n_threads)
+        found = score(*common, by_field=by_field)
+        if self.objective.combine == "vote":
+            return found + self.offsets[:, None].astype(np.float32)
+        if self.objective.combine == "weighted":
+            return found @ self.field_weights + self.offsets.astype(np.float32)
+        return found
 
     def set_means(self, counts: np.ndarray) -> None:
         means = maths.mean_rows(self.table, self.layout, counts)
         self._table[self.layout.n_rows :, : means.shape[1]] = means
 
 
+class _Scratch:
+    """What a step needs beside the table; allocated once."""
+
+    def __init__(self, engine: CpuEngine) -> None:
+        layout, size = engine.layout, engine.settings.batch_size
+        n_outputs, m, width = layout.n_outputs, layout.n_fields, padded(layout)
+        combine = engine.objective.combine
+        n_scores = {
+            "sum": n_outputs,
+            "weighted": n_outputs * (m + 1),
+            "vote": n_outputs * m,
+        }[combine]
+        # Padding columns are summed along with the rest and must be zero.
+        self.samples = (
+            *(np.zeros((size, width), np.float32) for _ in range(2)),  # a, c
+            np.zeros((size, n_scores), np.float32),  # d
+            np.zeros((size, m if combine == "weighted" else 0), np.float32),  # du
+            np.zeros(size, np.float32),  # losses
+        )
+        n_entries = size * layout.n_slots
+        several = n_entries if layout.n_slots > m else 0
+        self.entries = (np.zeros(n_entries, np.int32), np.zeros(several, np.int32))  # sample, slot
+        self.runs = (
+            *(np.zeros(n_entries, np.int32) for _ in range(4)),  # distinct, owners, begins, ends
+            np.zeros(m, np.int32),  # counts
+        )
+        self.shares = np.zeros(engine.n_threads + 1, np.int64)
+        self.places = np.zeros(layout.n_rows + m, np.int32)
+
+
 def _values(values: np.ndarray | None) -> tuple[np.ndarray, bool]:
-    """What the kernels take: values (n, m), or one unused cell."""
+    """What the kernels take: values (n, S), or one unused cell."""
     if values is None:
         return np.ones((1, 1), np.float32), False
     return np.ascontiguousarray(values, np.float32), True
@@ -271,40 +309,38 @@ class _Penalty:
         self._table = table
         self._layout = layout
         self._weight = weight
-
-    def _columns(self, i: int) -> slice:
-        return slice(self._layout.starts[i], self._layout.starts[i + 1])
+        outputs, fields = range(layout.n_outputs), range(layout.n_fields)
+        self._blocks = [(o, i, layout.block(o, i)) for o in outputs for i in fields]
 
     def _moments(self, low: int, high: int) -> list[np.ndarray]:
-        """X^T X of every field's columns over some rows."""
+        """X^T X of every block's columns over some rows."""
         rows = self._table[low:high]
         out = []
-        for i in range(self._layout.n_fields):
-            X = rows[:, self._columns(i)]
+        for _, _, columns in self._blocks:
+            X = rows[:, columns]
             out.append((X.T @ X).astype(np.float64))
         return out
 
     def measure(self, n_threads: int) -> None:
         layout = self._layout
-        m = layout.n_fields
         cuts = sorted({*range(0, layout.n_rows, PENALTY_ROWS), *layout.offsets.tolist()})
         spans = list(pairwise(cuts))  # no span crosses two fields
         with ThreadPoolExecutor(n_threads) as pool:
             found = list(pool.map(lambda span: self._moments(*span), spans))
         fields = np.searchsorted(layout.offsets, [low for low, _ in spans], side="right") - 1
         self._u, self._v, self._constant, self._bias = [], [], [], []
-        for i in range(m):
-            everything = _ordered_sum([f[i] for f in found])
-            owned = [f[i] for f, owner in zip(found, fields, strict=True) if owner == i]
+        for k, (o, i, columns) in enumerate(self._blocks):
+            everything = _ordered_sum([f[k] for f in found])
+            owned = [f[k] for f, owner in zip(found, fields, strict=True) if owner == i]
             mine = _ordered_sum(owned)
-            own = self._table[layout.offsets[i] : layout.offsets[i + 1]]
+            own = self._table[layout.own(i)]
             d = len(own)
-            v = own[:, self._columns(i)].mean(axis=0, dtype=np.float64)
+            v = own[:, columns].mean(axis=0, dtype=np.float64)
             G = everything - mine
             self._u.append(self._small(2 * (mine - d * np.outer(v, v) + np.outer(v, v))))
             self._v.append(self._small(2 * G))
             self._constant.append(self._small((2 / d - 2) * (v @ G)))
-            bias = own[:, layout.n_columns].mean(dtype=np.float64)
+            bias = own[:, layout.n_columns + o].mean(dtype=np.float64)
             self._bias.append(np.float32(self._weight * (2 / d - 2) * bias))
 
     def _small(self, matrix: np.ndarray) -> np.ndarray:
@@ -316,16 +352,14 @@ class _Penalty:
         rows = self._table[low:high]
         out = np.zeros_like(rows)
         inside = max(0, min(high, layout.n_rows) - low)
-        b = layout.n_columns
-        for i in range(layout.n_fields):
-            columns = self._columns(i)
-            out[:inside, columns] = rows[:inside, columns] @ self._u[i]
+        for k, (o, i, columns) in enumerate(self._blocks):
+            out[:inside, columns] = rows[:inside, columns] @ self._u[k]
             first = max(int(layout.offsets[i]) - low, 0)
             last = min(int(layout.offsets[i + 1]) - low, inside)
             if first < last:
-                own = slice(first, last)
-                out[own, columns] = rows[own, columns] @ self._v[i] + self._constant[i]
-                out[own, b] = np.float32(2 * self._weight) * rows[own, b] + self._bias[i]
+                own, b = slice(first, last), layout.n_columns + o
+                out[own, columns] = rows[own, columns] @ self._v[k] + self._constant[k]
+                out[own, b] = np.float32(2 * self._weight) * rows[own, b] + self._bias[k]
         return out
 
 
@@ -336,5 +370,11 @@ def _ordered_sum(parts: list[np.ndarray]) -> np.ndarray:
     return total
 
 
-def make(layout: Layout, settings: StepSettings, **options: Any) -> CpuEngine:
-    return CpuEngine(layout, settings, **options)
+def make(
+    layout: Layout,
+    settings: StepSettings,
+    objective: Objective,
+    offsets: np.ndarray,
+    **options: Any,
+) -> CpuEngine:
+    return CpuEngine(layout, settings, objective, offsets, **options)
