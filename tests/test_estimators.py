@@ -16,7 +16,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fieldwise import DataError, FieldwiseClassifier, SettingError, synthetic
+from fieldwise import (
+    DataError,
+    FieldwiseClassifier,
+    FieldwiseRegressor,
+    SettingError,
+    synthetic,
+)
 
 UNEQUAL = {
     "check_sample_weight_equivalence_on_dense_data": "mini-batches are made of rows, not of weight"
@@ -24,7 +30,8 @@ UNEQUAL = {
 
 
 @parametrize_with_checks(
-    [FieldwiseClassifier(epochs=20, rank=4)], expected_failed_checks=lambda _: UNEQUAL
+    [FieldwiseClassifier(epochs=20, rank=4), FieldwiseRegressor(epochs=20, rank=4)],
+    expected_failed_checks=lambda _: UNEQUAL,
 )
 def test_scikit_learn_contract(estimator, check):
     check(estimator)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # for type checkers and editors; the names themselves are imp
         StoreError,
         TrainingError,
     )
-    from .estimators import FieldwiseClassifier
+    from .estimators import FieldwiseClassifier, FieldwiseRegressor
     from .layout import Layout
     from .model import FieldwiseModel
 
@@ -45,6 +45,7 @@ _WHERE = {
     "StoreError": ".errors",
     "TrainingError": ".errors",
     "FieldwiseClassifier": ".estimators",
+    "FieldwiseRegressor": ".estimators",
     "FieldwiseModel": ".model",
     "Layout": ".layout",
     "Field": ".data",
@@ -64,6 +65,7 @@ __all__ = [
     "FieldwiseClassifier",
     "FieldwiseError",
     "FieldwiseModel",
+    "FieldwiseRegressor",
     "Layout",
     "MissingExtra",
     "ModelError",

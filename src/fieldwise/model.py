@@ -35,7 +35,8 @@ from .files import disk_errors, read_sealed, sealed, sync_folder
 from .layout import Layout
 from .losses import LOSSES
 from .objective import Head, Objective
-from .train import Fit, Problem, folded
+from .targets import folded
+from .train import Fit, Problem
 
 __all__ = ["FieldwiseModel"]
 
@@ -61,7 +62,9 @@ class FieldwiseModel:
     def of(
         cls, vocabulary: Vocabulary, problem: Problem, fit: Fit, settings: Mapping[str, Any]
     ) -> FieldwiseModel:
-        table, layout, objective, offsets = folded(fit, problem)
+        table, layout, objective, offsets = folded(
+            fit.table, problem.layout, problem.objective, fit.scale, fit.field_weights
+        )
         table = np.asarray(table, dtype=np.float32)
         rows = np.concatenate([table, maths.mean_rows(table, layout, vocabulary.counts())])
         about = dict(settings)

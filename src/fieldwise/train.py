@@ -19,11 +19,10 @@ from .data.shuffle import Batches, Cursor, Table
 from .engines import Engine, StepSettings, make_engine
 from .errors import SettingError, TrainingError
 from .layout import Layout
-from .losses import LOSSES, check_target
-from .maths import fold, mean_of_outputs
 from .metrics import measure
 from .objective import Objective
 from .progress import progress
+from .targets import Scale, scale_of, weights_of
 
 __all__ = ["Fit", "Problem", "Running", "Scale", "TrainSettings", "evaluate", "initialise", "train"]
 
@@ -34,7 +33,6 @@ TRIAL = 2  # epochs after which a rate that is behind the one before is given up
 CHUNK_ROWS = 1 << 17  # rows handed to the engine at a time
 SCORE_ROWS = 1 << 16
 MAY_BE_NONE = ("learning_rate", "reg_every", "batch_size", "max_variance", "max_mean")
-TARGET_ROWS = 1 << 22  # rows that the outputs' starting constants are taken from, at most
 Callback = Callable[[dict[str, Any]], bool | None]
 
 
@@ -136,27 +134,6 @@ class Fit:
     settings: TrainSettings  # with everything decided
     scale: Scale
     field_weights: np.ndarray  # (m,) ones, but for combine="weighted"
-
-
-@dataclass(frozen=True)
-class Scale:
-    """What the engine sees: targets as (y - center) / spread, a head each, and scores that start at
-    `offsets` (K,), in the same measure. Only targets of squared, absolute and huber are scaled."""
-
-    offsets: np.ndarray
-    center: np.ndarray
-    spread: np.ndarray
-
-    def of_outputs(self, objective: Objective) -> tuple[np.ndarray, np.ndarray]:
-        """center and spread of every output, (K,)"""
-        targets = [t for head, _, t in objective.copies for _ in range(head.size)]
-        return self.center[targets], self.spread[targets]
-
-    def scaled(self, objective: Objective) -> Objective:
-        """With huber's delta in the engine's measure."""
-        pairs = zip(objective.heads, self.spread.tolist(), strict=True)
-        heads = tuple(replace(head, delta=head.delta / spread) for head, spread in pairs)
-        return replace(objective, heads=heads)
 
 
 def initialise(table: np.ndarray, seed: int, scale: float) -> None:
@@ -352,7 +329,7 @@ def _train(
     batch = settings.batch_size or 1
     chunk = min(CHUNK_ROWS // batch, -(-trained // (2 * batch * settings.averages)))
     batches = Batches(rows, max(1, chunk) * batch, only=only, seed=settings.seed)
-    scale = start.scale if start else _scale(problem)
+    scale = start.scale if start else scale_of(rows, only, problem.objective)
     step = StepSettings(
         learning_rate=settings.learning_rate or RATES[0],
         weight_decay=settings.weight_decay,
@@ -426,38 +403,6 @@ class _Saver:
             self.now()
 
 
-def _scale(problem: Problem) -> Scale:
-    """Where outputs start and in what measure targets are, from (at most some of) the rows."""
-    rows, only = problem.rows, problem.only
-    stride = -(-rows.n_rows // TARGET_ROWS)
-    targets, weights = [], []
-    for start in range(0, rows.n_rows, SCORE_ROWS):
-        batch = rows.read(start, min(start + SCORE_ROWS, rows.n_rows))
-        kept = slice(None) if only is None else only[start : start + SCORE_ROWS]
-        y = batch["target"][kept][::stride]
-        targets.append(y)
-        weights.append(
-            batch["weight"][kept][::stride] if "weight" in batch else np.ones((len(y), 1))
-        )
-    y, w = np.concatenate(targets).astype(np.float64), np.concatenate(weights).astype(np.float64)
-    if not w.sum() > 0:
-        raise SettingError("the rows to train on have no weight; check the weights and the split")
-    center, spread = np.zeros(y.shape[1]), np.ones(y.shape[1])
-    for k, head in enumerate(problem.objective.heads):
-        check_target(head.loss, y[:, k])
-        seen = y[w[:, 0] > 0, k]
-        if head.loss in ("logistic", "softmax") and seen.min() == seen.max() and seen[0] in (0, 1):
-            raise SettingError(
-                "the rows to train on have one class only; the target needs two, check the split"
-            )
-        if head.loss in ("squared", "absolute", "huber"):
-            center[k] = LOSSES[head.loss].start(y[:, k], w[:, 0])
-            away = np.sqrt(np.sum(w[:, 0] * (y[:, k] - center[k]) ** 2) / w.sum())
-            spread[k] = away if away > 0 else 1.0
-    offsets = problem.objective.starts((y - center) / spread, w)
-    return Scale(offsets, center, spread)
-
-
 def _epoch(
     run: _Run,
     problem: Problem,
@@ -481,7 +426,7 @@ def _epoch(
                 batch["codes"],
                 _wide_values(batch, run.engine.layout, problem.linear),
                 (batch["target"] - scale.center) / scale.spread,
-                _weights(batch, problem.objective, settings),
+                weights_of(batch, problem.objective, bagging=settings.bagging, seed=settings.seed),
             )
             run.loss, run.weight = run.loss + loss / n_copies, run.weight + weight
             run.take(done // run.batches.batch_size)
@@ -498,40 +443,6 @@ def _epoch(
             if done < run.batches.n_rows:
                 saver.sometimes()
     run.seconds += time.perf_counter() - begun
-
-
-def _weights(
-    batch: Mapping[str, np.ndarray], objective: Objective, settings: TrainSettings
-) -> np.ndarray | None:
-    """(n, 1), or with bagging one for every head of every member: how often it drew the row.
-
-    Draws depend on the row's codes alone, so that they are the same in every epoch; equal rows are
-    drawn together.
-    """
-    weight = batch.get("weight")
-    if not settings.bagging or objective.n_members == 1:
-        return weight
-    key = np.random.SeedSequence([settings.seed, 303])
-    width = batch["codes"].shape[1]
-    odd = np.random.Philox(key).random_raw(width) | np.uint64(1)
-    mixed = batch["codes"].astype(np.uint64) @ odd
-    drawn = []
-    for member in range(objective.n_members):
-        bits = _splitmix(mixed + np.uint64(member + 1) * np.uint64(0x9E3779B97F4A7C15))
-        chance = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        drawn.append(np.searchsorted(POISSON, chance, side="right").astype(np.float64))
-    out = np.repeat(np.stack(drawn, axis=1), len(objective.heads), axis=1)
-    return out if weight is None else out * weight
-
-
-POISSON = np.cumsum(np.exp(-1.0) / np.cumprod([1.0, *range(1, 12)]))  # P(draws <= k) of mean 1
-
-
-def _splitmix(x: np.ndarray) -> np.ndarray:
-    """A hash of 64 bits, each of which depends on all."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))
 
 
 def _finish_epoch(run: _Run, problem: Problem, scale: Scale, rate: float | None) -> dict[str, Any]:
@@ -562,17 +473,3 @@ def _finish_epoch(run: _Run, problem: Problem, scale: Scale, rate: float | None)
     run.loss = run.weight = run.seconds = 0.0
     run.n_taken = 0
     return record
-
-
-def folded(fit: Fit, problem: Problem) -> tuple[np.ndarray, Layout, Objective, np.ndarray]:
-    """The model that a fit stands for: table, layout, objective and offsets (K,), with the weights
-    of fields, the mean over members and the targets' measure worked into the table."""
-    layout, objective = problem.layout, problem.objective
-    center, spread = fit.scale.of_outputs(objective)
-    offsets = fit.scale.offsets * spread + center
-    factors = spread[:, None] * fit.field_weights
-    table = fit.table if (factors == 1).all() else fold(fit.table, layout, factors)
-    if objective.n_members > 1 and objective.combine != "vote":
-        table, layout = mean_of_outputs(table, layout, objective.n_members)
-        offsets = offsets.reshape(objective.n_members, -1).mean(axis=0)
-    return table, layout, objective.plain(), offsets

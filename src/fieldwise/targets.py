@@ -1,0 +1,129 @@
+"""Targets and weights as an engine takes them, and its table as a model that predicts them.
+
+Targets of squared, absolute and huber are brought to mean 0 and spread 1, so that one set of steps
+suits every measure; the trained table is scaled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .data.shuffle import Table
+from .errors import SettingError
+from .layout import Layout
+from .losses import LOSSES, check_target
+from .maths import fold, mean_of_outputs
+from .objective import Objective
+
+__all__ = ["Scale", "folded", "scale_of", "weights_of"]
+
+READ_ROWS = 1 << 16
+TARGET_ROWS = 1 << 22  # rows that the outputs' starting constants are taken from, at most
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the engine sees: targets as (y - center) / spread, a head each, and scores that start at
+    `offsets` (K,), in the same measure. Only targets of squared, absolute and huber are scaled."""
+
+    offsets: np.ndarray
+    center: np.ndarray
+    spread: np.ndarray
+
+    def of_outputs(self, objective: Objective) -> tuple[np.ndarray, np.ndarray]:
+        """center and spread of every output, (K,)"""
+        targets = [t for head, _, t in objective.copies for _ in range(head.size)]
+        return self.center[targets], self.spread[targets]
+
+    def scaled(self, objective: Objective) -> Objective:
+        """With huber's delta in the engine's measure."""
+        pairs = zip(objective.heads, self.spread.tolist(), strict=True)
+        heads = tuple(replace(head, delta=head.delta / spread) for head, spread in pairs)
+        return replace(objective, heads=heads)
+
+
+def scale_of(rows: Table, only: np.ndarray | None, objective: Objective) -> Scale:
+    """Where outputs start and in what measure targets are, from (at most some of) the rows."""
+    stride = -(-rows.n_rows // TARGET_ROWS)
+    targets, weights = [], []
+    for start in range(0, rows.n_rows, READ_ROWS):
+        batch = rows.read(start, min(start + READ_ROWS, rows.n_rows))
+        kept = slice(None) if only is None else only[start : start + READ_ROWS]
+        y = batch["target"][kept][::stride]
+        targets.append(y)
+        weights.append(
+            batch["weight"][kept][::stride] if "weight" in batch else np.ones((len(y), 1))
+        )
+    y, w = np.concatenate(targets).astype(np.float64), np.concatenate(weights).astype(np.float64)
+    if not w.sum() > 0:
+        raise SettingError("the rows to train on have no weight; check the weights and the split")
+    center, spread = np.zeros(y.shape[1]), np.ones(y.shape[1])
+    for k, head in enumerate(objective.heads):
+        check_target(head.loss, y[:, k])
+        seen = y[w[:, 0] > 0, k]
+        if head.loss in ("logistic", "softmax") and seen.min() == seen.max() and seen[0] in (0, 1):
+            raise SettingError(
+                "the rows to train on have one class only; the target needs two, check the split"
+            )
+        if head.loss in ("squared", "absolute", "huber"):
+            center[k] = LOSSES[head.loss].start(y[:, k], w[:, 0])
+            away = np.sqrt(np.sum(w[:, 0] * (y[:, k] - center[k]) ** 2) / w.sum())
+            spread[k] = away if away > 0 else 1.0
+    offsets = objective.starts((y - center) / spread, w)
+    return Scale(offsets, center, spread)
+
+
+def weights_of(
+    batch: Mapping[str, np.ndarray], objective: Objective, *, bagging: bool, seed: int
+) -> np.ndarray | None:
+    """(n, 1), or with bagging one for every head of every member: how often it drew the row.
+
+    Draws depend on the row's codes alone, so that they are the same in every epoch; equal rows are
+    drawn together.
+    """
+    weight = batch.get("weight")
+    if not bagging or objective.n_members == 1:
+        return weight
+    key = np.random.SeedSequence([seed, 303])
+    width = batch["codes"].shape[1]
+    raw = np.random.Philox(key).random_raw(width + objective.n_members)
+    mixed = batch["codes"].astype(np.uint64) @ (raw[:width] | np.uint64(1))
+    drawn = []
+    for salt in raw[width:]:
+        bits = _splitmix(mixed + salt)
+        chance = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        drawn.append(np.searchsorted(POISSON, chance, side="right").astype(np.float64))
+    out = np.repeat(np.stack(drawn, axis=1), len(objective.heads), axis=1)
+    return out if weight is None else out * weight
+
+
+POISSON = np.cumsum(np.exp(-1.0) / np.cumprod([1.0, *range(1, 12)]))  # P(draws <= k) of mean 1
+
+
+def _splitmix(x: np.ndarray) -> np.ndarray:
+    """A hash of 64 bits, each of which depends on all."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def folded(
+    table: np.ndarray,
+    layout: Layout,
+    objective: Objective,
+    scale: Scale,
+    field_weights: np.ndarray,
+) -> tuple[np.ndarray, Layout, Objective, np.ndarray]:
+    """The model that a trained table stands for: table, layout, objective and offsets (K,), with the
+    weights of fields, the mean over members and the targets' measure worked into the table."""
+    center, spread = scale.of_outputs(objective)
+    offsets = scale.offsets * spread + center
+    factors = spread[:, None] * field_weights
+    table = table if (factors == 1).all() else fold(table, layout, factors)
+    if objective.n_members > 1 and objective.combine != "vote":
+        table, layout = mean_of_outputs(table, layout, objective.n_members)
+        offsets = offsets.reshape(objective.n_members, -1).mean(axis=0)
+    return table, layout, objective.plain(), offsets
