@@ -268,6 +268,98 @@ def test_paper_settings(tmp_path):
     assert model.schema["I1"].binning == "log2"
 
 
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory) -> Path:
+    """A table with a class of three, a number, a count, and clicks of impressions."""
+    folder = tmp_path_factory.mktemp("tasks")
+    random = np.random.default_rng(0)
+    n = 3000
+    site, hour = random.choice(["a", "b", "c"], n), random.integers(0, 24, n)
+    up = (site == "a") ^ (hour > 11)
+    shown = random.integers(1, 9, n)
+    frame = pl.DataFrame(
+        {
+            "site": site,
+            "hour": hour,
+            "colour": np.where(up, "red", np.where(hour % 2, "green", "blue")),
+            "delay": 100.0 * up + random.normal(size=n),
+            "calls": random.poisson(1 + 2 * up),
+            "clicks": random.binomial(shown, 0.1 + 0.6 * up),
+            "shown": shown,
+        }
+    )
+    frame.write_csv(folder / "t.csv")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "metric", "bound", "written"),
+    [
+        ("colour", ["--target", "colour"], "accuracy", (0.95, 1), "probability_red"),
+        ("colour", ["--target", "colour", "--combine", "vote"], "logloss", (0, 1.1), None),
+        ("delay", ["--target", "delay"], "rmse", (0, 10), "prediction"),
+        ("delay", ["--target", "delay", "--loss", "huber"], "mae", (0, 10), "prediction"),
+        (
+            "calls",
+            ["--target", "calls", "--loss", "poisson", "--kind", "calls=numeric"],
+            "deviance",
+            (0, 1.3),
+            "prediction",
+        ),
+        (
+            "clicks,shown",
+            ["--clicks", "clicks", "--impressions", "shown", "--members", "2", "--bagging"],
+            "logloss",
+            (0, 0.55),
+            "probability",
+        ),
+        (
+            "clicks,shown",
+            ["--clicks", "clicks", "--impressions", "shown", "--combine", "weighted"],
+            "auc",
+            (0.75, 1),
+            "probability",
+        ),
+    ],
+)
+def test_every_task_from_a_table_to_predictions(
+    tasks, tmp_path, columns, options, metric, bound, written
+):
+    kept = {"site", "hour", *columns.split(",")}
+    drops = [
+        w for c in pl.read_csv(tasks / "t.csv").columns if c not in kept for w in ("--drop", c)
+    ]
+    done = run("train", tasks / "t.csv", *options, *drops, "--out", tmp_path / "m", "--epochs", 8)
+    assert "on the held-out rows" in done.stdout
+    table = pl.read_csv(tasks / "t.csv").select(sorted(kept))
+    table.write_csv(tmp_path / "new.csv")
+    found = json.loads(run("evaluate", tmp_path / "m", tmp_path / "new.csv", "--json").stdout)
+    assert bound[0] <= found[metric] <= bound[1]
+    run("predict", tmp_path / "m", tmp_path / "new.csv", "--out", tmp_path / "p.parquet")
+    predicted = pl.read_parquet(tmp_path / "p.parquet")
+    assert predicted.height == table.height
+    assert written is None or written in predicted.columns
+    assert "parameters" in run("info", tmp_path / "m").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--clicks", "clicks"], "go together"),
+        (["--clicks", "shown", "--impressions", "clicks"], "at most all"),
+        (["--target", "hour", "--clicks", "clicks", "--impressions", "shown"], "name one"),
+        (["--target", "delay", "--loss", "softmax"], "does not fit the target"),
+        (["--target", "delay", "--loss", "poisson"], "counts for poisson"),
+        (["--target", "colour", "--sampling-rate", "0.5"], "with two classes"),
+        (["--target", "colour", "--combine", "best"], "combine='best'"),
+        (["--target", "colour", "--members", "0"], "n_members=0"),
+    ],
+)
+def test_mistakes_with_tasks(tasks, tmp_path, options, message):
+    done = run("train", tasks / "t.csv", *options, "--out", tmp_path / "m", expect=2)
+    assert message in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

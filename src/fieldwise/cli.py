@@ -46,6 +46,10 @@ Separator = Annotated[
 MinCount = Annotated[
     int | None, typer.Option(min=1, help="Categories seen less often share a rare row.")
 ]
+Clicks = Annotated[
+    str | None, typer.Option(help="A column of counts to learn as shares of --impressions.")
+]
+Impressions = Annotated[str | None, typer.Option(help="The column of trials of --clicks.")]
 Weight = Annotated[str | None, typer.Option(help="The column of sample weights.")]
 
 
@@ -90,11 +94,15 @@ def inspect(
     format: Format = "auto",
     drop: Drop = None,
     kind: Kind = None,
+    clicks: Clicks = None,
+    impressions: Impressions = None,
     weight: Weight = None,
     separator: Separator = None,
     no_quotes: NoQuotes = False,
     min_count: MinCount = None,
-    rank: Annotated[int, typer.Option(min=0, help="Rank the cost is worked out for.")] = 8,
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="Rank the cost is worked out for.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Look at a table: what each column seems to be, and what a model of it would cost."""
@@ -103,7 +111,7 @@ def inspect(
     found = inspect_table(
         _locate(data),
         format=format,
-        target=target,
+        **_learned(target, clicks, impressions),
         weight=weight,
         drop=drop or [],
         kinds=_kinds(kind),
@@ -158,6 +166,8 @@ def encode(
     format: Format = "auto",
     drop: Drop = None,
     kind: Kind = None,
+    clicks: Clicks = None,
+    impressions: Impressions = None,
     weight: Weight = None,
     separator: Separator = None,
     no_quotes: NoQuotes = False,
@@ -181,7 +191,7 @@ def encode(
         store = encode_table(
             _locate(data),
             out,
-            target=target,
+            **_learned(target, clicks, impressions),
             format=format,
             drop=drop or [],
             kinds=_kinds(kind),
@@ -215,10 +225,25 @@ def train(
     format: Format = "auto",
     drop: Drop = None,
     kind: Kind = None,
+    clicks: Clicks = None,
+    impressions: Impressions = None,
     weight: Weight = None,
     separator: Separator = None,
     no_quotes: NoQuotes = False,
     min_count: MinCount = None,
+    loss: Annotated[
+        str | None, typer.Option(help="Of numbers: squared, absolute, huber or poisson.")
+    ] = None,
+    combine: Annotated[
+        str | None, typer.Option(help="How fields combine: sum, weighted or vote.")
+    ] = None,
+    members: Annotated[int | None, typer.Option(help="Models trained at once, averaged.")] = None,
+    bagging: Annotated[
+        bool, typer.Option("--bagging", help="Each member on rows drawn with replacement.")
+    ] = False,
+    sampling_rate: Annotated[
+        float | None, typer.Option(help="The share of the first class's rows that was kept.")
+    ] = None,
     rank: Annotated[
         int | None,
         typer.Option(help="Rank of every field's models; 32 unless set, less for large tables."),
@@ -230,6 +255,12 @@ def train(
     weight_decay: Annotated[float | None, typer.Option(help="Of rows in a batch.")] = None,
     penalty: Annotated[
         float | None, typer.Option(help="Weight of the variance and mean-norm constraints.")
+    ] = None,
+    max_variance: Annotated[
+        float | None, typer.Option(help="A hard bound of every field's variance.")
+    ] = None,
+    max_mean: Annotated[
+        float | None, typer.Option(help="A hard bound of the norm of every field's mean.")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Rows a step.")] = None,
     reg_every: Annotated[int | None, typer.Option(help="Steps between penalties.")] = None,
@@ -282,21 +313,40 @@ def train(
         **fitting,
     )
     if not quiet:
-        found = model.metrics
         typer.echo(
-            f"{out}: {model.layout.n_parameters:,} parameters; on the held-out rows logloss "
-            f"{found['logloss']:.4f}, AUC {found['auc']:.4f}"
+            f"{out}: {model.layout.n_parameters:,} parameters; on the held-out rows "
+            f"{_shown(model.metrics)}"
         )
+
+
+def _shown(found: dict[str, float]) -> str:
+    """The figures that matter most, of any task."""
+    names = ("logloss", "auc", "accuracy", "rmse", "mae", "deviance", "loss")
+    words = [f"{name} {found[name]:.4f}" for name in names if name in found]
+    return ", ".join(words[:2])
 
 
 TRAIN_NAMES = (
     "learning_rate", "weight_decay", "penalty", "batch_size", "reg_every", "epochs", "patience",
-    "averages", "seed",
+    "averages", "seed", "bagging", "max_variance", "max_mean",
 )  # fmt: skip
 READ_NAMES = (
-    "target", "format", "drop", "kind", "weight", "separator", "no_quotes", "min_count",
+    "target", "clicks", "impressions", "format", "drop", "kind", "weight", "separator",
+    "no_quotes", "min_count",
 )  # fmt: skip
-FIT_NAMES = ("rank", "rank_base", "validation", "split", "threads", "paper")
+FIT_NAMES = (
+    "rank", "rank_base", "validation", "split", "loss", "combine", "members", "sampling_rate",
+    "threads", "paper",
+)  # fmt: skip
+
+
+def _learned(target: str | None, clicks: str | None, impressions: str | None) -> dict[str, Any]:
+    """What to learn, as `encode` takes it."""
+    if (clicks is None) != (impressions is None):
+        raise SettingError("--clicks and --impressions go together")
+    if clicks is not None and target is not None:
+        raise SettingError(f"--target {target} and --clicks {clicks}: name one of them")
+    return {"target": target or clicks, "trials": impressions}
 
 
 def _train_options(
@@ -327,18 +377,21 @@ def _train_options(
         given = {"format": paper, **PAPER[paper], **given}
     kinds = given.pop("kind", [])
     quote = not given.pop("no_quotes", False)
-    reading: dict[str, Any] = {k: given.pop(k) for k in READ_NAMES if k in given}
+    roles = _learned(*(given.pop(k, None) for k in ("target", "clicks", "impressions")))
+    reading: dict[str, Any] = {k: given.pop(k) for k in READ_NAMES if k in given} | roles
     reading["kinds"] = kinds if isinstance(kinds, dict) else _kinds(kinds)
     reading["quote"] = quote
     settings = TrainSettings(**{k: given.pop(k) for k in TRAIN_NAMES if k in given})
+    if "members" in given:
+        given["n_members"] = given.pop("members")
     return reading, {"settings": settings, **given}
 
 
 def _print_epoch(record: dict[str, Any]) -> None:
     words = [f"step {record['learning_rate']:g}, epoch {record['epoch']}"]
     words.append(f"train {record['train_loss']:.4f}")
-    if "logloss" in record:
-        words.append(f"held out {record['logloss']:.4f}, AUC {record['auc']:.4f}")
+    if "loss" in record:
+        words.append(f"held out {_shown(record)}")
     words.append(f"{record['rows_per_second']:,.0f} rows/s")
     typer.echo(", ".join(words), err=True)
 
@@ -383,7 +436,7 @@ def predict(
     format: Format = "auto",
     separator: Separator = None,
 ) -> None:
-    """The chance of the second class for every row of a table, of any size."""
+    """The chance of the second class, or of every class, or a number, for every row of a table."""
     from .model import FieldwiseModel
     from .predicting import write_predictions
 
@@ -416,7 +469,9 @@ def info(model: Model) -> None:
         kind = field.binning or field.part or field.kind
         table.add_row(name, kind, f"{sizes[name]:,}", str(ranks[name]), f"{value:.4f}")
     console.print(table)
-    console.print(f"{loaded.layout.n_parameters:,} parameters, classes {', '.join(loaded.classes)}")
+    head = loaded.objective.heads[0]
+    learned = f"classes {', '.join(loaded.classes)}" if loaded.classes else f"{head.loss} loss"
+    console.print(f"{loaded.layout.n_parameters:,} parameters, {learned}")
     for title, body in (("held out", loaded.metrics), ("settings", loaded.settings)):
         pairs = ", ".join(
             f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in body.items()

@@ -122,10 +122,12 @@ def fit_store(
     loss: str | None = None,
     combine: str = "sum",
     n_members: int = 1,
+    sampling_rate: float = 1.0,
 ) -> FieldwiseModel:
     """A model of a store, whatever its size.
 
     `validation` is the share of rows held out; None is a tenth, and no more than a million rows.
+    The rest is as the estimators have it.
     """
     settings = settings or TrainSettings()
     if validation is None:
@@ -158,7 +160,14 @@ def fit_store(
     fit = train(problem, settings, running)
     about = {**asdict(fit.settings), "split": split, "validation": validation}
     about |= {"combine": combine, "n_members": n_members}
-    return FieldwiseModel.of(words, problem, fit, about)
+    model = FieldwiseModel.of(words, problem, fit, about)
+    if sampling_rate != 1:
+        if objective.heads[0].loss != "logistic" or not 0 < sampling_rate < 1:
+            raise SettingError(
+                f"sampling_rate={sampling_rate} must lie between 0 and 1, with two classes"
+            )
+        model.offsets = model.offsets + np.log(sampling_rate)
+    return model
 
 
 def objective_of(
@@ -172,6 +181,8 @@ def objective_of(
         if k < 2:
             raise SchemaError(f"the target {schema.target.column!r} has {k} class; it needs two")
         fitting: tuple[str, ...] = ("logistic",) if k == 2 else ("softmax",)
+    elif schema.target.kind == "share":
+        k, fitting = 2, ("logistic",)
     else:
         k, fitting = 1, ("squared", "absolute", "huber", "poisson")
     loss = loss or fitting[0]

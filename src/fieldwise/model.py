@@ -156,8 +156,7 @@ class FieldwiseModel:
 
     def _check_columns(self, source: Source) -> None:
         check_names(self.schema.columns, source.columns, "column")
-        target = self.schema.target.column if self.schema.target else None
-        known = {*self.schema.columns, *self.schema.dropped, target, self.schema.weight}
+        known = {*self.schema.columns, *self.schema.dropped, *self.schema.roles}
         extra = [c for c in source.columns if c not in known]
         if extra:
             warnings.warn(

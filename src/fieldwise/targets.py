@@ -117,8 +117,8 @@ def folded(
     scale: Scale,
     field_weights: np.ndarray,
 ) -> tuple[np.ndarray, Layout, Objective, np.ndarray]:
-    """The model that a trained table stands for: table, layout, objective and offsets (K,), with the
-    weights of fields, the mean over members and the targets' measure worked into the table."""
+    """The model that a trained table stands for: table, layout, objective and offsets (K,). Weights
+    of fields, the mean over members and the targets' measure are worked into the table."""
     center, spread = scale.of_outputs(objective)
     offsets = scale.offsets * spread + center
     factors = spread[:, None] * field_weights

@@ -46,6 +46,8 @@ class _TargetReader:
 
     def add(self, chunk: Chunk) -> np.ndarray:
         column = chunk.frame[self.target.column]
+        if self.target.trials is not None:
+            return self._share(chunk, self.target.trials)
         if self.target.kind == "classes":
             out = self._keys.ids(chunk).astype(np.float64)
             missing = out == 0
@@ -70,12 +72,26 @@ class _TargetReader:
             self._seen |= set(np.unique(out)[:2].tolist())
         return out
 
+    def _share(self, chunk: Chunk, trials: str) -> np.ndarray:
+        good, all_ = (numbers_of(chunk, name) for name in (self.target.column, trials))
+        wrong = ~(np.isfinite(all_) & (good >= 0) & (good <= all_))
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            shown = [chunk.frame[name][row] for name in (self.target.column, trials)]
+            raise DataError(
+                f"{chunk.locate(row)}: {self.target.column!r} is {shown[0]!r} of {trials!r} "
+                f"{shown[1]!r}; there must be at least 0 and at most all"
+            )
+        out: np.ndarray = good / np.maximum(all_, 1e-300)
+        self._seen |= {0.0, 1.0} if good.any() and (good < all_).any() else set()
+        return out
+
     def finish(self) -> Target:
         if len(self._seen) < 2 and not self._may_be_constant:
             raise DataError(
                 f"target {self.target.column!r} has the same value in every row: nothing to learn"
             )
-        if self.target.kind == "numeric":
+        if self.target.kind != "classes":
             return self.target
         found = self._keys.values()
         known = self.target.classes
@@ -88,7 +104,7 @@ class _TargetReader:
         return replace(self.target, classes=tuple(ranked["key"].to_list()))
 
     def settle(self, numbers: np.ndarray) -> np.ndarray:
-        if self.target.kind == "numeric":
+        if self.target.kind != "classes":
             return numbers
         return self._position[numbers.astype(np.int64)]
 
@@ -141,6 +157,7 @@ def schema_of(
     *,
     format: str = "auto",
     target: str | None = None,
+    trials: str | None = None,
     weight: str | None = None,
     drop: Sequence[str] = (),
     kinds: Mapping[str, str] | None = None,
@@ -159,6 +176,8 @@ def schema_of(
     if known is not None:
         if kinds:
             raise SchemaError(f"{format} knows its columns; leave kinds out or read it as csv")
+        if trials:
+            raise SchemaError(f"{format} knows its target; leave trials={trials!r} out")
         known = _named(known, format, source, target, drop)
         return replace(known, weight=weight).with_fields(**settings)
     target = target or source.target
@@ -168,7 +187,9 @@ def schema_of(
     if profiles is None:
         wanted = [c for c in source.columns if c not in drop]
         profiles = profile(source, columns=wanted, show=show)
-    schema = infer_schema(profiles, target=target, weight=weight, kinds=kinds, **settings)
+    schema = infer_schema(
+        profiles, target=target, trials=trials, weight=weight, kinds=kinds, **settings
+    )
     return replace(schema, dropped=tuple(drop))
 
 
@@ -195,6 +216,7 @@ def encode(
     out: str | Path,
     *,
     target: str | None = None,
+    trials: str | None = None,
     schema: Schema | None = None,
     format: str = "auto",
     weight: str | None = None,
@@ -210,6 +232,7 @@ def encode(
 ) -> Store:
     """Encode a table of any size into the store `out`, and open it.
 
+    With `trials` the target counts successes (clicks) of so many trials (impressions) a row.
     `append=True` adds rows to a store that is there: its codes stay, new categories come after.
     `settings` (min_count, unseen, n_bins) hold for all fields; see `infer_schema`.
     """
@@ -220,7 +243,8 @@ def encode(
             store.require(schema)
         schema, start = store.schema, load_vocabulary(store)
     if schema is not None:
-        given = {"drop": list(drop), "kinds": kinds, "overwrite": append and overwrite, **settings}
+        given = {"drop": list(drop), "kinds": kinds, "trials": trials, **settings}
+        given["overwrite"] = append and overwrite
         _nothing_else(schema, target, weight, given)
     source = open_source(
         data,
@@ -236,15 +260,14 @@ def encode(
                 f"the target is missing: name the column to learn, one of "
                 f"{', '.join(source.columns[:8])}"
             )
-        about = {"target": target, "weight": weight, "drop": drop, "kinds": kinds, **settings}
-        schema = schema_of(source, format=format, show=show, **about)
-    roles = [schema.target.column if schema.target else None, schema.weight]
-    check_names([*schema.columns, *(r for r in roles if r)], source.columns, "column")
+        about = {"target": target, "trials": trials, "weight": weight, **settings}
+        schema = schema_of(source, format=format, show=show, drop=drop, kinds=kinds, **about)
+    check_names([*schema.columns, *schema.roles], source.columns, "column")
     widths = {
         "codes": len(schema),
         "values": len(schema.linear),
         "target": int(schema.target is not None),
-        "weight": int(schema.weight is not None),
+        "weight": int(schema.is_weighted),
     }
     writer = (
         StoreWriter.append(store)
@@ -289,7 +312,7 @@ def _write(
             for chunk in ahead(source.chunks()):
                 rows = learner.add(chunk)
                 labels = target.add(chunk) if target else np.empty(0)
-                weights = _weights(chunk, schema.weight) if schema.weight else np.empty(0)
+                weights = weight_values(chunk, schema) if schema.is_weighted else np.empty(0)
                 with disk_errors(writer.path):
                     spool.write(rows.ids, rows.numbers, labels, weights)
                 n_rows += chunk.frame.height
@@ -322,7 +345,7 @@ def _settled(
             parts["values"] = values
         if target:
             parts["target"] = target.settle(labels)
-        if schema.weight:
+        if schema.is_weighted:
             parts["weight"] = weights
         yield parts
 
@@ -340,10 +363,13 @@ def target_values(chunk: Chunk, schema: Schema) -> np.ndarray:
 
 def weight_values(chunk: Chunk, schema: Schema) -> np.ndarray:
     """The weights of a chunk's rows as this schema means them; ones where it names none."""
-    if schema.weight is None:
-        return np.ones(chunk.frame.height)
-    check_names([schema.weight], chunk.frame.columns, "weight")
-    return _weights(chunk, schema.weight)
+    out = np.ones(chunk.frame.height)
+    trials = schema.target.trials if schema.target else None
+    for role, name in (("weight", schema.weight), ("trials", trials)):
+        if name is not None:
+            check_names([name], chunk.frame.columns, role)
+            out = out * _weights(chunk, name)
+    return out
 
 
 def load_vocabulary(store: Store) -> Vocabulary:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..layout import Layout
+from ..layout import Layout, default_rank
 from .encoding import schema_of
 from .profiling import ColumnProfile, profile
 from .readers import open_source
@@ -19,13 +19,14 @@ def inspect_table(
     *,
     format: str = "auto",
     target: str | None = None,
+    trials: str | None = None,
     weight: str | None = None,
     drop: Sequence[str] = (),
     kinds: Mapping[str, str] | None = None,
     separator: str | None = None,
     quote: bool = True,
     min_count: int | None = None,
-    rank: int = 8,
+    rank: int | None = None,
     show: bool | None = False,
 ) -> dict[str, Any]:
     """Columns with kind, distinct values, missing and rare shares; and what a model would cost."""
@@ -36,6 +37,7 @@ def inspect_table(
         source,
         format=format,
         target=target,
+        trials=trials,
         weight=weight,
         drop=drop,
         kinds=kinds,
@@ -51,6 +53,7 @@ def inspect_table(
         rows = [_rows(look, f) for f in fields]
         columns.append(_describe(look, fields, schema, sum(rows)))
         sizes += rows
+    rank = default_rank(sizes) if rank is None else rank
     layout = Layout.of(sizes, rank=rank)
     return {
         "table": source.name,
@@ -61,8 +64,8 @@ def inspect_table(
             "fields": len(schema),
             "rows": layout.n_rows,
             "parameters": layout.n_parameters,
-            # The table and Adagrad's state, four bytes an entry each.
-            "memory_mb": 8 * layout.n_parameters / 1e6,
+            # The table, Adagrad's state, an epoch's mean and the best: four bytes an entry each.
+            "memory_mb": 16 * layout.n_parameters / 1e6,
         },
     }
 
@@ -87,6 +90,8 @@ def _role(column: ColumnProfile, fields: list[Field], schema: Schema) -> str:
         return "target"
     if column.name == schema.weight:
         return "weight"
+    if schema.target and column.name == schema.target.trials:
+        return "trials"
     if not fields:
         return "empty" if column.n_missing == column.n_rows else "not used"
     if fields[0].part:

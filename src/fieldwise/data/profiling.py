@@ -211,13 +211,14 @@ def infer_schema(
     profiles: Iterable[ColumnProfile],
     *,
     target: str | None = None,
+    trials: str | None = None,
     weight: str | None = None,
     drop: Iterable[str] = (),
     kinds: Mapping[str, str] | None = None,
     fields: Mapping[str, Mapping[str, Any]] | None = None,
     **settings: Any,
 ) -> Schema:
-    """Fields for every column but target, weight and drop.
+    """Fields for every column but target, trials, weight and drop.
 
     `kinds` overrides a guess: category, numeric, time, or a binning (quantile, log2, linear).
     `settings` (min_count, unseen, n_bins) hold for all fields, `fields` for the one named.
@@ -227,14 +228,15 @@ def infer_schema(
     check_names(kinds, by_name, "column in kinds")
     check_names(drop, by_name, "column in drop")
     check_names([target] if target is not None else [], by_name, "target")
-    if weight in kinds:
-        raise SchemaError(f"column {weight!r} is the weight; it has no kind")
-    check_names([weight] if weight is not None else [], by_name, "weight")
+    for role, name in (("weight", weight), ("trials", trials)):
+        if name in kinds:
+            raise SchemaError(f"column {name!r} is the {role}; it has no kind")
+        check_names([name] if name is not None else [], by_name, role)
     check_settings(settings)
     own = {name: dict(v) for name, v in (fields or {}).items()}
     found: list[Field] = []
     for name, column in by_name.items():
-        if name not in (target, weight) and name not in drop:
+        if name not in (target, trials, weight) and name not in drop:
             kind = kinds.get(name) or ("numeric" if "edges" in own.get(name, {}) else None)
             found += _fields(column, kind, settings)
     check_names(own, [f.name for f in found], "field")
@@ -245,7 +247,7 @@ def infer_schema(
         )
     return Schema(
         fields=tuple(_changed(f, own.get(f.name, {})) for f in found),
-        target=_target(by_name[target], kinds.get(target)) if target is not None else None,
+        target=_target(by_name[target], kinds.get(target), trials) if target is not None else None,
         weight=weight,
         dropped=tuple(drop),
     )
@@ -300,13 +302,15 @@ def _fields(column: ColumnProfile, kind: str | None, settings: dict[str, Any]) -
     return [Field(name=name, kind="numeric", binning=binning, dtype="float", **settings)]
 
 
-def _target(column: ColumnProfile, kind: str | None) -> Target:
+def _target(column: ColumnProfile, kind: str | None, trials: str | None) -> Target:
     """Two values, or words: classes. More numbers than two: a number, unless told otherwise."""
     if column.n_missing:
         raise DataError(
             f"target {column.name!r} is missing in {column.n_missing:,} of {column.n_rows:,} rows; "
             "drop those rows first"
         )
+    if trials is not None:
+        return Target(column=column.name, kind="share", classes=("0", "1"), trials=trials)
     if column.n_distinct == 1:
         raise DataError(f"target {column.name!r} has the same value in every row: nothing to learn")
     dtype = column.dtype if column.dtype in ("integer", "float", "boolean") else "string"

@@ -116,15 +116,21 @@ class Field:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The column to learn: one of a few classes, or a number."""
+    """The column to learn: one of a few classes, a number, or how many of `trials` succeeded.
+
+    A share is stored as successes over trials, with the trials as (a factor of) the weight.
+    """
 
     column: str
-    kind: str = "classes"  # "classes" or "numeric"
+    kind: str = "classes"  # "classes", "numeric" or "share"
     dtype: str = "integer"
     classes: tuple[str, ...] = ()  # once seen; the target is stored as the position in here
+    trials: str | None = None
 
     def __post_init__(self) -> None:
-        _one_of(self.column, "kind", self.kind, ("classes", "numeric"))
+        _one_of(self.column, "kind", self.kind, ("classes", "numeric", "share"))
+        if (self.kind == "share") != (self.trials is not None):
+            raise SchemaError(f"target {self.column!r}: a share goes with a column of trials")
         _one_of(self.column, "dtype", self.dtype, DTYPES)
         object.__setattr__(self, "classes", tuple(self.classes))
 
@@ -147,10 +153,11 @@ class Schema:
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
             raise SchemaError(f"field {twice[0]!r} appears twice; field names must differ")
-        if self.weight is not None and self.target and self.weight == self.target.column:
-            raise SchemaError(f"column {self.weight!r} cannot be both target and weight")
-        for role in (self.target.column if self.target else None, self.weight):
-            if role is not None and role in self.columns:
+        roles = self.roles
+        if len(set(roles)) < len(roles):
+            raise SchemaError(f"columns {roles}: target, trials and weight cannot be the same")
+        for role in roles:
+            if role in self.columns:
                 raise SchemaError(f"column {role!r} is both a field and the target or weight")
 
     def __len__(self) -> int:
@@ -161,6 +168,16 @@ class Schema:
             if f.name == name:
                 return f
         raise unknown_column(name, self.names, what="field")
+
+    @property
+    def roles(self) -> list[str]:
+        """The columns that are no fields: target, trials and weight, where there are."""
+        found = (self.target.column, self.target.trials) if self.target else ()
+        return [name for name in (*found, self.weight) if name is not None]
+
+    @property
+    def is_weighted(self) -> bool:
+        return self.weight is not None or bool(self.target and self.target.trials)
 
     @property
     def names(self) -> list[str]:
