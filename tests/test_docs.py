@@ -14,7 +14,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 
 def test_the_readmes_python_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    pages = [ROOT / "README.md", ROOT / "docs" / "training.md"]
+    pages = [ROOT / "README.md", ROOT / "docs" / "training.md", ROOT / "docs" / "tasks.md"]
     for page in pages:
         blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
         assert blocks

@@ -234,7 +234,7 @@ BAD = [
     ("two-letter separator", "t.csv", CSV, {"separator": "::"}, "must be one ASCII character"),
     ("no label", "t.ffm", "0:1:1 1:2:1\n", {"target": None}, "row 1: the line has no label"),
     ("unknown setting", "t.csv", CSV, {"colour": 1}, "'colour' is not a setting"),
-    ("weight is target", "t.csv", CSV, {"weight": "y"}, "both target and weight"),
+    ("weight is target", "t.csv", CSV, {"weight": "y"}, "cannot be the same"),
     ("no target", "t.csv", CSV, {"target": None}, "the target is missing"),
     ("bad format", "t.csv", CSV, {"format": "xls"}, "format='xls' is not one of"),
     ("bad weight", "t.csv", "a,w,y\nu,1,0\nv,-2,1\n", {"weight": "w"}, "row 2: weight 'w' is '-2'"),
