@@ -315,7 +315,15 @@ def tasks(tmp_path_factory) -> Path:
         ),
         (
             "clicks,shown",
-            ["--clicks", "clicks", "--impressions", "shown", "--combine", "weighted"],
+            [
+                "--clicks",
+                "clicks",
+                "--impressions",
+                "shown",
+                "--combine",
+                "weighted",
+                "--aggregate",
+            ],
             "auc",
             (0.75, 1),
             "probability",

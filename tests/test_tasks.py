@@ -15,10 +15,9 @@ from fieldwise import (
     SettingError,
     maths,
 )
-from fieldwise.estimators import aggregated
 from fieldwise.layout import Layout
 from fieldwise.objective import Head, Objective
-from fieldwise.targets import weights_of
+from fieldwise.targets import aggregated, weights_of
 
 
 def pairs(n=6000, seed=0):

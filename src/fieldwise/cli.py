@@ -241,6 +241,9 @@ def train(
     bagging: Annotated[
         bool, typer.Option("--bagging", help="Each member on rows drawn with replacement.")
     ] = False,
+    aggregate: Annotated[
+        bool, typer.Option("--aggregate", help="Take equal rows together, in memory.")
+    ] = False,
     sampling_rate: Annotated[
         float | None, typer.Option(help="The share of the first class's rows that was kept.")
     ] = None,
@@ -336,6 +339,7 @@ READ_NAMES = (
 )  # fmt: skip
 FIT_NAMES = (
     "rank", "rank_base", "validation", "split", "loss", "combine", "members", "sampling_rate",
+    "aggregate",
     "threads", "paper",
 )  # fmt: skip
 

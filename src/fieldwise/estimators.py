@@ -22,9 +22,17 @@ from .layout import Layout
 from .losses import LOSSES, check_target, sigmoid, softmax
 from .model import FieldwiseModel
 from .objective import Head, Objective
-from .train import Fit, Problem, Running, TrainSettings, initialise, train
+from .train import (
+    Fit,
+    Problem,
+    Running,
+    TrainSettings,
+    initialise,
+    on_distinct_rows,
+    train,
+)
 
-__all__ = ["FieldwiseClassifier", "FieldwiseRegressor", "aggregated", "grown"]
+__all__ = ["FieldwiseClassifier", "FieldwiseRegressor", "grown"]
 
 FEWEST_HELD_OUT = 100  # rows; with fewer there is nothing to stop early on
 EPOCHS_UNJUDGED = 10  # without validation rows
@@ -177,26 +185,7 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
                 settings = replace(settings, epochs=min(settings.epochs, EPOCHS_UNJUDGED))
             else:
                 parts = {"only": ~held_out, "held_out": held_out}
-        if self.aggregate:
-            rows, settings, parts = self._aggregated(rows, settings, parts)
         self._train(rows, settings, going_on=going_on, **parts)
-
-    def _aggregated(
-        self, rows: Rows, settings: TrainSettings, parts: dict[str, Any]
-    ) -> tuple[Rows, TrainSettings, dict[str, Any]]:
-        """Equal rows as one, with batches of as much weight as before."""
-        whole = rows.read(0, rows.n_rows)
-        if "held_out" in parts:
-            chosen = parts["held_out"]
-            parts = {"validation": Rows(**{k: a[chosen] for k, a in whole.items()})}
-            whole = {k: a[~chosen] for k, a in whole.items()}
-        n = len(whole["codes"])
-        batch = settings.settled(n).batch_size or 1
-        whole = aggregated(whole, self._heads())
-        if settings.batch_size is None:
-            share = len(whole["codes"]) / n
-            settings = replace(settings, batch_size=max(1, round(batch * share)))
-        return Rows(**whole), settings, parts
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> None:
         settings = replace(self._settings(), epochs=1, averages=1)
@@ -324,6 +313,8 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
             objective=objective,
             **parts,
         )
+        if self.aggregate:
+            problem, settings = on_distinct_rows(problem, settings)
         running = Running(
             n_jobs=self.n_jobs,
             show=None if self.verbose else False,
@@ -557,34 +548,6 @@ class FieldwiseRegressor(RegressorMixin, _FieldwiseEstimator):  # type: ignore[m
         tags.target_tags.single_output = True
         tags.target_tags.multi_output = True
         return tags
-
-
-def aggregated(arrays: Mapping[str, np.ndarray], heads: Sequence[Head]) -> dict[str, np.ndarray]:
-    """Each distinct row once, with the sum of weights; two-class targets become their mean.
-
-    The order is that of first appearance.
-    """
-    merge = all(head.loss == "logistic" for head in heads)
-    columns: dict[str, np.ndarray] = {}
-    for name in ("codes", "values", *(() if merge else ("target",))):
-        if name in arrays:
-            columns |= {f"{name} {j}": arrays[name][:, j] for j in range(arrays[name].shape[1])}
-    keys = list(columns)
-    y = arrays["target"]
-    w = arrays["weight"][:, 0] if "weight" in arrays else np.ones(len(y))
-    sums = {f"sum {k}": w * y[:, k] for k in range(y.shape[1])} if merge else {}
-    frame = pl.DataFrame({**columns, "weight": w, **sums})
-    found = frame.group_by(keys, maintain_order=True).agg(pl.exclude(keys).sum())
-    weight = found["weight"].to_numpy()
-    out = {"weight": weight[:, None]}
-    for name in ("codes", "values", "target"):
-        mine = [k for k in keys if k.startswith(f"{name} ")]
-        if mine:
-            out[name] = found.select(mine).to_numpy().astype(arrays[name].dtype)
-    if merge:
-        total = found.select(sums.keys()).to_numpy()
-        out["target"] = total / np.maximum(weight, 1e-300)[:, None]
-    return out
 
 
 def _print_epoch(record: dict[str, Any]) -> None:

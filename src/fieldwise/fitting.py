@@ -18,7 +18,7 @@ from .errors import FieldwiseError, SchemaError, SettingError
 from .layout import Layout
 from .model import FieldwiseModel
 from .objective import Head, Objective
-from .train import Problem, Running, TrainSettings, train
+from .train import Problem, Running, TrainSettings, on_distinct_rows, train
 
 __all__ = ["PAPER", "fit_store", "held_out_rows", "train_table"]
 
@@ -123,6 +123,7 @@ def fit_store(
     combine: str = "sum",
     n_members: int = 1,
     sampling_rate: float = 1.0,
+    aggregate: bool = False,
 ) -> FieldwiseModel:
     """A model of a store, whatever its size.
 
@@ -157,6 +158,8 @@ def fit_store(
         linear=schema.linear,
         objective=objective,
     )
+    if aggregate:
+        problem, settings = on_distinct_rows(problem, settings)
     fit = train(problem, settings, running)
     about = {**asdict(fit.settings), "split": split, "validation": validation}
     about |= {"combine": combine, "n_members": n_members}

@@ -6,7 +6,7 @@ suits every measure; the trained table is scaled back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,9 +16,9 @@ from .errors import SettingError
 from .layout import Layout
 from .losses import LOSSES, check_target
 from .maths import fold, mean_of_outputs
-from .objective import Objective
+from .objective import Head, Objective
 
-__all__ = ["Scale", "folded", "scale_of", "weights_of"]
+__all__ = ["Scale", "aggregated", "folded", "scale_of", "weights_of"]
 
 READ_ROWS = 1 << 16
 TARGET_ROWS = 1 << 22  # rows that the outputs' starting constants are taken from, at most
@@ -127,3 +127,33 @@ def folded(
         table, layout = mean_of_outputs(table, layout, objective.n_members)
         offsets = offsets.reshape(objective.n_members, -1).mean(axis=0)
     return table, layout, objective.plain(), offsets
+
+
+def aggregated(arrays: Mapping[str, np.ndarray], heads: Sequence[Head]) -> dict[str, np.ndarray]:
+    """Each distinct row once, with the sum of weights; two-class targets become their mean.
+
+    The order is that of first appearance.
+    """
+    import polars as pl
+
+    merge = all(head.loss == "logistic" for head in heads)
+    columns: dict[str, np.ndarray] = {}
+    for name in ("codes", "values", *(() if merge else ("target",))):
+        if name in arrays:
+            columns |= {f"{name} {j}": arrays[name][:, j] for j in range(arrays[name].shape[1])}
+    keys = list(columns)
+    y = arrays["target"]
+    w = arrays["weight"][:, 0] if "weight" in arrays else np.ones(len(y))
+    sums = {f"sum {k}": w * y[:, k] for k in range(y.shape[1])} if merge else {}
+    frame = pl.DataFrame({**columns, "weight": w, **sums})
+    found = frame.group_by(keys, maintain_order=True).agg(pl.exclude(keys).sum())
+    weight = found["weight"].to_numpy()
+    out = {"weight": weight[:, None]}
+    for name in ("codes", "values", "target"):
+        mine = [k for k in keys if k.startswith(f"{name} ")]
+        if mine:
+            out[name] = found.select(mine).to_numpy().astype(arrays[name].dtype)
+    if merge:
+        total = found.select(sums.keys()).to_numpy()
+        out["target"] = total / np.maximum(weight, 1e-300)[:, None]
+    return out

@@ -15,16 +15,26 @@ from typing import Any
 import numpy as np
 
 from . import checkpoint as checkpoints
-from .data.shuffle import Batches, Cursor, Table
+from .data.shuffle import Batches, Cursor, Rows, Table
 from .engines import Engine, StepSettings, make_engine
 from .errors import SettingError, TrainingError
 from .layout import Layout
 from .metrics import measure
 from .objective import Objective
 from .progress import progress
-from .targets import Scale, scale_of, weights_of
+from .targets import Scale, aggregated, scale_of, weights_of
 
-__all__ = ["Fit", "Problem", "Running", "Scale", "TrainSettings", "evaluate", "initialise", "train"]
+__all__ = [
+    "Fit",
+    "Problem",
+    "Running",
+    "Scale",
+    "TrainSettings",
+    "evaluate",
+    "initialise",
+    "on_distinct_rows",
+    "train",
+]
 
 # Tried from the smallest up while the next is better. Where rare categories are many the smallest
 # generalises best, where pairs of categories repeat often the largest (flights, Frappe).
@@ -266,6 +276,23 @@ class _Run:
 def _parts(table: np.ndarray) -> Iterator[slice]:
     """Some rows at a time, so that work on a whole table needs no second one."""
     return (slice(start, start + 4096) for start in range(0, len(table), 4096))
+
+
+def on_distinct_rows(problem: Problem, settings: TrainSettings) -> tuple[Problem, TrainSettings]:
+    """The same problem with equal rows taken together, in memory, in batches of as much weight."""
+    whole = problem.rows.read(0, problem.rows.n_rows)
+    judge = problem.validation
+    if problem.held_out is not None:
+        judge = Rows(**{k: a[problem.held_out] for k, a in whole.items()})
+    if problem.only is not None:
+        whole = {k: a[problem.only] for k, a in whole.items()}
+    n = len(whole["codes"])
+    batch = settings.settled(n).batch_size or 1
+    few = aggregated(whole, problem.objective.heads)
+    if settings.batch_size is None:
+        settings = replace(settings, batch_size=max(1, round(batch * len(few["codes"]) / n)))
+    rows = {"rows": Rows(**few), "validation": judge, "only": None, "held_out": None}
+    return replace(problem, **rows), settings
 
 
 def train(
