@@ -28,7 +28,6 @@ __all__ = [
     "Fit",
     "Problem",
     "Running",
-    "Scale",
     "TrainSettings",
     "evaluate",
     "initialise",
@@ -291,8 +290,8 @@ def on_distinct_rows(problem: Problem, settings: TrainSettings) -> tuple[Problem
     few = aggregated(whole, problem.objective.heads)
     if settings.batch_size is None:
         settings = replace(settings, batch_size=max(1, round(batch * len(few["codes"]) / n)))
-    rows = {"rows": Rows(**few), "validation": judge, "only": None, "held_out": None}
-    return replace(problem, **rows), settings
+    merged = replace(problem, rows=Rows(**few), validation=judge, only=None, held_out=None)
+    return merged, settings
 
 
 def train(
