@@ -359,6 +359,7 @@ def test_every_task_from_a_table_to_predictions(
         (["--target", "delay", "--loss", "softmax"], "does not fit the target"),
         (["--target", "delay", "--loss", "poisson"], "counts for poisson"),
         (["--target", "colour", "--sampling-rate", "0.5"], "with two classes"),
+        (["--clicks", "clicks", "--impressions", "shown", "--sampling-rate", "3"], "at most 1"),
         (["--target", "colour", "--combine", "best"], "combine='best'"),
         (["--target", "colour", "--members", "0"], "n_members=0"),
     ],

@@ -166,6 +166,31 @@ def test_ctrl_c_keeps_the_best():
         run(judged=False, callbacks=[interrupt])
 
 
+@pytest.mark.parametrize("when", [2, 5])
+def test_ctrl_c_ends_the_search_for_a_rate(when):
+    """In the first rate's run, or in a later one before it has anything to keep."""
+    count = []
+
+    def interrupt(record):
+        count.append(record["learning_rate"])
+        if len(count) == when:
+            raise KeyboardInterrupt
+
+    fit = run(TrainSettings(epochs=4, batch_size=256), callbacks=[interrupt])
+    assert len(count) == when
+    assert fit.settings.learning_rate in count
+
+
+def test_a_callback_ends_the_search_for_a_rate():
+    seen = []
+    fit = run(
+        TrainSettings(epochs=4, batch_size=256),
+        callbacks=[lambda record: seen.append(record["learning_rate"]) or len(seen) == 2],
+    )
+    assert seen == [RATES[0]] * 2
+    assert fit.was_stopped
+
+
 def test_divergence_is_explained():
     with pytest.raises(TrainingError, match="learning_rate"), np.errstate(all="ignore"):
         run(TrainSettings(learning_rate=1e30, epochs=5, batch_size=256))

@@ -204,10 +204,6 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
             raise SettingError(
                 f"validation_fraction={self.validation_fraction} must lie between 0 and 1"
             )
-        if not 0 < self.sampling_rate <= 1:
-            raise SettingError(
-                f"sampling_rate={self.sampling_rate} must be more than 0 and at most 1"
-            )
         names = {f.name for f in dataclass_fields(TrainSettings)}
         shared = {k: v for k, v in self.get_params(deep=False).items() if k in names}
         return TrainSettings(**shared, seed=int(self.random_state or 0))
@@ -311,6 +307,7 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
             counts=words.counts(),
             linear=words.schema.linear,
             objective=objective,
+            sampling_rate=self.sampling_rate,
             **parts,
         )
         if self.aggregate:
@@ -325,7 +322,6 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
             schema = replace(words.schema, target=self._named_target())
             words = Vocabulary(schema, words.fields)
         self.model_ = FieldwiseModel.of(words, problem, fit, asdict(fit.settings))
-        self.model_.offsets = self.model_.offsets + np.log(self.sampling_rate)
         self._fit_kept = replace(fit, state=np.asarray(fit.state))
         self._layout = layout
         self.history_ = fit.history
@@ -340,7 +336,7 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
     def field_scores(self, X: Any) -> np.ndarray:
         """f_i(x), the score of every field's model: (n, m) of one output, else (n, outputs, m)."""
         check_is_fitted(self)
-        return self.model_.field_scores(self._encoder._frame(X, reset=False))
+        return self.model_.field_scores_of(*self._coded(X), self.n_jobs)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -387,8 +383,6 @@ classes_ : the classes, sorted.
     def _some(self, classes: np.ndarray) -> np.ndarray:
         if len(classes) < 2:
             raise DataError(f"y has {len(classes)} class; a classifier needs two or more")
-        if len(classes) > 2 and self.sampling_rate != 1:
-            raise SettingError("sampling_rate goes with two classes")
         return classes
 
     def _targets(self, y: Any, *, reset: bool) -> np.ndarray:
@@ -501,8 +495,6 @@ class FieldwiseRegressor(RegressorMixin, _FieldwiseEstimator):  # type: ignore[m
         eval_set: tuple[Any, Any] | None = None,
     ) -> FieldwiseRegressor:
         """Learn from X, anything that holds a table, and the numbers y."""
-        if self.sampling_rate != 1:
-            raise SettingError("sampling_rate goes with a classifier of two classes")
         self._fit(X, y, sample_weight, eval_set)
         return self
 

@@ -157,20 +157,14 @@ def fit_store(
         held_out=held_out,
         linear=schema.linear,
         objective=objective,
+        sampling_rate=sampling_rate,
     )
     if aggregate:
         problem, settings = on_distinct_rows(problem, settings)
     fit = train(problem, settings, running)
     about = {**asdict(fit.settings), "split": split, "validation": validation}
     about |= {"combine": combine, "n_members": n_members}
-    model = FieldwiseModel.of(words, problem, fit, about)
-    if sampling_rate != 1:
-        if objective.heads[0].loss != "logistic" or not 0 < sampling_rate < 1:
-            raise SettingError(
-                f"sampling_rate={sampling_rate} must lie between 0 and 1, with two classes"
-            )
-        model.offsets = model.offsets + np.log(sampling_rate)
-    return model
+    return FieldwiseModel.of(words, problem, fit, about)
 
 
 def objective_of(

@@ -72,7 +72,7 @@ class FieldwiseModel:
             pairs = zip(vocabulary.schema.names, fit.field_weights.tolist(), strict=True)
             about["field_weights"] = dict(pairs)
         return cls(
-            *(vocabulary, layout, rows, objective, offsets),
+            *(vocabulary, layout, rows, objective, offsets + np.log(problem.sampling_rate)),
             *(about, dict(fit.metrics), list(fit.history)),
         )
 
@@ -131,7 +131,13 @@ class FieldwiseModel:
         source = open_source(data, schema=self.schema)
         self._check_columns(source)
         coded = (self.vocabulary.encode(chunk) for chunk in source.chunks())
-        found = np.concatenate([self._score(*rows, by_field=True) for rows in coded])
+        return np.concatenate([self.field_scores_of(*rows) for rows in coded])
+
+    def field_scores_of(
+        self, codes: np.ndarray, values: np.ndarray | None, n_jobs: int | None = None
+    ) -> np.ndarray:
+        """The same of coded rows."""
+        found = self._score(codes, values, n_jobs, by_field=True)
         return found[:, 0] if found.shape[1] == 1 else found
 
     @property

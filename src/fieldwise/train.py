@@ -108,6 +108,15 @@ class Problem:
     held_out: np.ndarray | None = None
     linear: Sequence[int] = ()  # fields that carry values
     objective: Objective = field(default_factory=Objective)
+    sampling_rate: float = 1.0  # share of the first class's rows that was kept
+
+    def __post_init__(self) -> None:
+        plain = [head.loss for head in self.objective.heads] == ["logistic"]
+        if not 0 < self.sampling_rate <= 1 or (self.sampling_rate != 1 and not plain):
+            raise SettingError(
+                f"sampling_rate={self.sampling_rate} must be more than 0 and at most 1, "
+                "and goes with two classes"
+            )
 
     @property
     def judge(self) -> tuple[Table, np.ndarray | None] | None:
@@ -143,6 +152,7 @@ class Fit:
     settings: TrainSettings  # with everything decided
     scale: Scale
     field_weights: np.ndarray  # (m,) ones, but for combine="weighted"
+    was_stopped: bool = False  # by Ctrl-C or a callback
 
 
 def initialise(table: np.ndarray, seed: int, scale: float) -> None:
@@ -305,10 +315,11 @@ def train(
     `start` is a fit to go on from. Ctrl-C keeps the best so far.
     """
     running = running or Running()
+    scale = start.scale if start else scale_of(problem.rows, problem.only, problem.objective)
     if settings.learning_rate is None and problem.judge is not None:
-        return _climb(problem, settings, running, start)
+        return _climb(problem, settings, running, start, scale)
     settings = replace(settings, learning_rate=settings.learning_rate or RATES[0])
-    return _train(problem, settings, running, start)
+    return _train(problem, settings, running, start, scale)
 
 
 def _climb(
@@ -316,17 +327,24 @@ def _climb(
     settings: TrainSettings,
     running: Running,
     start: Fit | None,
+    scale: Scale,
 ) -> Fit:
     """One fit a rate, from the smallest up, while they get better on the rows to judge by."""
     best: Fit | None = None
     for rate in RATES:
-        callbacks = [*running.callbacks, *([_behind(best)] if best else [])]
         folder = running.checkpoint and running.checkpoint / f"rate-{rate}"
-        one = replace(running, checkpoint=folder, callbacks=callbacks)
-        fit = _train(problem, replace(settings, learning_rate=rate), one, start)
+        one, settings = replace(running, checkpoint=folder), replace(settings, learning_rate=rate)
+        try:
+            fit = _train(problem, settings, one, start, scale, _behind(best) if best else None)
+        except KeyboardInterrupt:
+            if best is None:
+                raise
+            return best
         if best is not None and fit.metrics["loss"] >= best.metrics["loss"]:
             return best
         best = fit
+        if fit.was_stopped:
+            break
     assert best is not None
     return best
 
@@ -348,14 +366,16 @@ def _train(
     settings: TrainSettings,
     running: Running,
     start: Fit | None,
+    scale: Scale,
+    give_up: Callback | None = None,
 ) -> Fit:
+    """One fit; `give_up` looks at each epoch's record as a callback does."""
     layout, rows, only = problem.layout, problem.rows, problem.only
     trained = Batches(rows, 1, only=only).n_rows
     settings = settings.settled(trained)
     batch = settings.batch_size or 1
     chunk = min(CHUNK_ROWS // batch, -(-trained // (2 * batch * settings.averages)))
     batches = Batches(rows, max(1, chunk) * batch, only=only, seed=settings.seed)
-    scale = start.scale if start else scale_of(rows, only, problem.objective)
     step = StepSettings(
         learning_rate=settings.learning_rate or RATES[0],
         weight_decay=settings.weight_decay,
@@ -387,21 +407,24 @@ def _train(
     if running.resume and running.checkpoint is not None:
         run.restore(running.checkpoint, identity)
     saver = _Saver(run, running.checkpoint, identity, running.checkpoint_minutes)
+    was_stopped = False
     try:
         while run.batches.cursor.epoch < settings.epochs and not _exhausted(run, settings):
             _epoch(run, problem, scale, saver, settings, running.show)
             record = _finish_epoch(run, problem, scale, settings.learning_rate)
             stops = [bool(callback(record)) for callback in running.callbacks]  # all are told
-            if any(stops):
+            was_stopped = any(stops)
+            if was_stopped or (give_up is not None and give_up(record)):
                 break
             saver.now()
     except KeyboardInterrupt:
         if run.best is None:
             raise
+        was_stopped = True
     table = next(t for t in (run.best, run.mean, made.table) if t is not None)
     weights = made.field_weights if run.best_field_weights is None else run.best_field_weights
     about = (run.history, run.best_epoch, run.metrics, settings)
-    return Fit(table, made.state, *about, scale, np.array(weights, np.float64))
+    return Fit(table, made.state, *about, scale, np.array(weights, np.float64), was_stopped)
 
 
 def _exhausted(run: _Run, settings: TrainSettings) -> bool:
