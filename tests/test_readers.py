@@ -206,7 +206,6 @@ BAD = [
         "compressed file is damaged",
     ),
     ("bad libffm", "t.ffm", "1 0:3\n", {"target": None}, "row 1: '0:3' is not field:index:value"),
-    ("field twice", "t.ffm", "1 0:3:1 0:4:1\n", {"target": None}, "field 0 appears twice"),
     ("not Criteo", "t.txt", CSV, {"format": "criteo", "target": None}, "40 columns"),
     ("not Avazu", "t.csv", CSV, {"format": "avazu", "target": None}, "'hour' is missing"),
     (

@@ -152,7 +152,7 @@ def test_members_are_better_than_one_and_end_as_one_table(tmp_path):
         assert (layout.n_outputs, layout.ranks[3]) == (1, 8 * n_members)
     assert losses[4, False] < losses[1, False]
     assert losses[4, True] == pytest.approx(losses[1, False], rel=0.02)
-    z = maths.scores(model.model_.table, layout, layout.rows(model._coded(X)[0])) + (
+    z = maths.scores(model.model_.table, layout, layout.rows(model._encoder.codes(X)[0])) + (
         model.model_.offsets
     )
     assert np.allclose(z[:, 0], model.decision_function(X), atol=1e-4)

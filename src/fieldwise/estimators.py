@@ -170,10 +170,10 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
         target, weight = self._checked(X, y, sample_weight, n_trials, reset=not going_on)
         if going_on:
             self._encoder.partial_fit(X)
-            codes, values = self._coded(X)
+            codes, values = self._encoder.codes(X)
         else:
             self._encoder = FieldEncoder(**self._encoder_settings())
-            codes, values = self._split(self._encoder.fit_transform(X))
+            codes, values = self._encoder.fit_codes(X)
         self._take_names()
         rows = Rows(codes=codes, values=values, target=target, weight=weight)
         parts: dict[str, Any] = {}
@@ -195,7 +195,7 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
         target, weight = self._checked(X, y, sample_weight, None, reset=reset)
         self._encoder.partial_fit(X)
         self._take_names()
-        codes, values = self._coded(X)
+        codes, values = self._encoder.codes(X)
         rows = Rows(codes=codes, values=values, target=target, weight=weight)
         self._train(rows, settings, going_on=going_on)
 
@@ -238,22 +238,9 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
     def _shares(self, y: Any, n_trials: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         raise SettingError("n_trials goes with a classifier of two classes")
 
-    def _split(self, out: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """What the encoder gives, as codes and values."""
-        linear = self._encoder.schema_.linear
-        if not linear:
-            return out, None
-        values = out[:, linear].astype(np.float32)
-        codes = out.copy()
-        codes[:, linear] = np.isnan(values)
-        return codes.astype(np.int32), np.where(np.isnan(values), np.float32(1), values)
-
-    def _coded(self, X: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        return self._split(np.asarray(self._encoder.transform(X)))
-
     def _judge(self, X: Any, y: Any) -> Rows:
         target, _ = self._checked(X, y, None, None, reset=False)
-        codes, values = self._coded(X)
+        codes, values = self._encoder.codes(X)
         return Rows(codes=codes, values=values, target=target)
 
     def _hold_out(self, target: np.ndarray, weight: np.ndarray | None) -> np.ndarray | None:
@@ -300,12 +287,13 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
                 rank_base=self.rank_base,
                 overrides=dict.fromkeys(words.schema.linear, 0),
                 n_outputs=objective.n_outputs,
+                slots=words.schema.slots,
             )
         problem = Problem(
             layout=layout,
             rows=rows,
             counts=words.counts(),
-            linear=words.schema.linear,
+            valued=words.schema.valued,
             objective=objective,
             sampling_rate=self.sampling_rate,
             **parts,
@@ -329,14 +317,14 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: Any) -> np.ndarray:
         """(n, K)"""
         check_is_fitted(self)
-        codes, values = self._coded(X)
+        codes, values = self._encoder.codes(X)
         z = self.model_.score_codes(codes, values, self.n_jobs).astype(np.float64)
         return z.reshape(len(z), -1)
 
     def field_scores(self, X: Any) -> np.ndarray:
         """f_i(x), the score of every field's model: (n, m) of one output, else (n, outputs, m)."""
         check_is_fitted(self)
-        return self.model_.field_scores_of(*self._coded(X), self.n_jobs)
+        return self.model_.field_scores_of(*self._encoder.codes(X), self.n_jobs)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .data.encoding import encode, load_vocabulary
-from .data.schema import Schema
+from .data.schema import Schema, slot_positions
 from .data.store import Store
 from .data.vocabulary import FieldVocabulary, Vocabulary
 from .errors import FieldwiseError, SchemaError, SettingError
@@ -69,10 +69,12 @@ def held_out_rows(
     if how not in ("time", "group") or not name:
         raise SettingError(f"split={rule!r} is not random, time:FIELD or group:FIELD")
     j = words.schema.names.index(words.schema[name].name)
-    if words.fields[j].field.is_linear:
-        raise SettingError(f"split={rule!r}: a linear field cannot split; choose another")
+    field = words.fields[j].field
+    if field.is_linear or field.is_list:
+        raise SettingError(f"split={rule!r}: a linear field or a list cannot split; choose another")
     chosen = (_latest if how == "time" else _some)(words.fields[j], share, seed)
-    return np.asarray(chosen[store.array("codes")[:, j]])
+    slot = slot_positions(words.schema.slots)[j].start
+    return np.asarray(chosen[store.array("codes")[:, slot]])
 
 
 def _latest(words: FieldVocabulary, share: float, seed: int) -> np.ndarray:
@@ -145,6 +147,7 @@ def fit_store(
         rank_base=rank_base,
         overrides=overrides,
         n_outputs=objective.n_outputs,
+        slots=schema.slots,
     )
     held_out = held_out_rows(store, words, split, validation, settings.seed)
     if not held_out.any() or held_out.all():
@@ -155,7 +158,7 @@ def fit_store(
         counts=words.counts(),
         only=~held_out,
         held_out=held_out,
-        linear=schema.linear,
+        valued=schema.valued,
         objective=objective,
         sampling_rate=sampling_rate,
     )

@@ -29,6 +29,7 @@ from . import __version__, maths
 from .data.chunks import Chunk, Source
 from .data.readers import open_source
 from .data.schema import Schema, check_names
+from .data.shuffle import wide_values
 from .data.vocabulary import Vocabulary
 from .errors import ModelError, SchemaError, SettingError
 from .files import disk_errors, read_sealed, sealed, sync_folder
@@ -98,7 +99,7 @@ class FieldwiseModel:
     def score_codes(
         self, codes: np.ndarray, values: np.ndarray | None, n_jobs: int | None = None
     ) -> np.ndarray:
-        """z of coded rows, (n,) of one output, else (n, K); values (n, linear fields).
+        """z of coded rows, (n,) of one output, else (n, K); codes (n, S), values (n, valued slots).
 
         Of a vote it is the score that stands for the mean of the fields' predictions.
         """
@@ -119,11 +120,7 @@ class FieldwiseModel:
     ) -> np.ndarray:
         from .engines.cpu import score
 
-        wide = None
-        if self.schema.linear:
-            wide = np.ones((len(codes), self.layout.n_fields), dtype=np.float32)
-            if values is not None:
-                wide[:, self.schema.linear] = values
+        wide = wide_values(codes, values, self.schema.valued)
         return score(self.rows, self.layout, codes, wide, self.offsets, n_jobs, by_field)
 
     def field_scores(self, data: Any) -> np.ndarray:
@@ -175,7 +172,7 @@ class FieldwiseModel:
 
         Log-odds of two classes; (n, K) of more classes or of several targets; numbers as they are.
         """
-        if _is_row(data):
+        if _is_row(data, self.schema):
             codes, values = self._row_coder(data)
             return self.score_codes(codes, values)
         n_unseen = np.zeros(self.layout.n_fields, np.int64)
@@ -315,11 +312,14 @@ class FieldwiseModel:
             raise ModelError(f"{path / HEADER} is damaged: {error!r}") from error
 
 
-def _is_row(data: Any) -> bool:
-    """A dict of values, not of columns."""
+def _is_row(data: Any, schema: Schema) -> bool:
+    """A dict of values, not of columns. What a list field holds tells only by its items."""
     if not isinstance(data, Mapping):
         return False
-    return all(isinstance(v, str) or not hasattr(v, "__len__") for v in data.values())
+    lists = {f.column for f in schema.fields if f.is_list}
+    plain = [v for name, v in data.items() if name not in lists]
+    inside = [item for name in lists if data.get(name) is not None for item in data[name]]
+    return all(isinstance(v, str) or not hasattr(v, "__len__") for v in plain or inside)
 
 
 def _checksum(file: Path) -> int:

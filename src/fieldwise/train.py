@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import checkpoint as checkpoints
-from .data.shuffle import Batches, Cursor, Rows, Table
+from .data.shuffle import Batches, Cursor, Rows, Table, wide_values
 from .engines import Engine, StepSettings, make_engine
 from .errors import SettingError, TrainingError
 from .layout import Layout
@@ -106,7 +106,7 @@ class Problem:
     only: np.ndarray | None = None  # true for the rows to train on; None: all
     validation: Table | None = None
     held_out: np.ndarray | None = None
-    linear: Sequence[int] = ()  # fields that carry values
+    valued: Sequence[int] = ()  # slots that carry values, the columns of the rows' values
     objective: Objective = field(default_factory=Objective)
     sampling_rate: float = 1.0  # share of the first class's rows that was kept
 
@@ -167,13 +167,6 @@ def initialise(table: np.ndarray, seed: int, scale: float) -> None:
         part[:, -1] = 0.0
 
 
-def _wide_values(batch: Mapping[str, np.ndarray], layout: Layout, linear: Sequence[int]) -> Any:
-    """values (n, m) for the engine: 1 for a category; None where every field is one."""
-    if not linear:
-        return None
-    wide = np.ones((len(batch["codes"]), layout.n_fields), dtype=np.float32)
-    wide[:, list(linear)] = batch["values"]
-    return wide
 
 
 def evaluate(
@@ -189,7 +182,7 @@ def evaluate(
         batch = rows.read(start, min(start + SCORE_ROWS, rows.n_rows))
         if only is not None:
             batch = {k: a[only[start : start + SCORE_ROWS]] for k, a in batch.items()}
-        values = _wide_values(batch, engine.layout, problem.linear)
+        values = wide_values(batch["codes"], batch.get("values"), problem.valued)
         z = engine.scores(batch["codes"], values) * spread + center
         w = batch["weight"][:, 0] if "weight" in batch else np.ones(len(z))
         parts.append((*objective.merged(z), batch["target"], w))
@@ -473,7 +466,7 @@ def _epoch(
         for batch in run.batches:
             loss, weight = run.engine.run(
                 batch["codes"],
-                _wide_values(batch, run.engine.layout, problem.linear),
+                wide_values(batch["codes"], batch.get("values"), problem.valued),
                 (batch["target"] - scale.center) / scale.spread,
                 weights_of(batch, problem.objective, bagging=settings.bagging, seed=settings.seed),
             )

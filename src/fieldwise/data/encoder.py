@@ -17,9 +17,12 @@ from .frames import to_frame
 from .learn import Learner
 from .profiling import infer_schema, profile
 from .readers import is_paths, is_source, open_source
-from .schema import Schema, check_names
+from .schema import Schema, check_names, slot_positions
+from .shuffle import wide_values
 
 __all__ = ["FieldEncoder"]
+
+EMPTY_CODE = -2  # of a list that is shorter than others, in what `transform` gives
 
 
 class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -27,7 +30,8 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    kinds : dict of column to "category", "numeric", "time", "quantile", "log2" or "linear"
+    kinds : dict of column to "category", "numeric", "time", "quantile", "log2", "linear", or for
+        text with several values "list:" and what is between them
         Overrides of the guesses (see `fieldwise.data.profiling`).
     drop : columns to leave out.
     min_count : categories seen less often share the field's rare row, code 0.
@@ -42,7 +46,8 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     Codes do not depend on the order of rows, the number of threads or the hash seed. A missing
     value is a category like any other. A linear field's column carries its value (scaled to mean 0
-    and spread 1, NaN where missing) and makes the output float64; otherwise it is int32.
+    and spread 1, NaN where missing) and makes the output float64; otherwise it is int32. A list has
+    as many columns as the longest one seen has values; -2 where a row has fewer.
     """
 
     def __init__(
@@ -72,8 +77,19 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit_transform(self, X: Any, y: Any = None, **_: Any) -> np.ndarray:
         """fit and transform, without looking everything up a second time."""
-        rows = list(self._learn(X))
-        return self._output(*map(np.concatenate, zip(*rows, strict=True)))
+        return self._output(*self.fit_codes(X))
+
+    def fit_codes(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """fit, and codes (n, S) and values (n, valued slots) as a store has them."""
+        codes, values = map(np.concatenate, zip(*self._learn(X), strict=True))
+        return codes, values
+
+    def codes(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """codes (n, S) and values (n, valued slots) as a store has them."""
+        check_is_fitted(self)
+        parts = [self.vocabulary_.encode(c) for c in self._source(X, reset=False).chunks()]
+        codes, values = map(np.concatenate, zip(*parts, strict=True))
+        return codes, values
 
     def _learn(self, X: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Learns, then gives the rows' codes and values, a chunk at a time."""
@@ -89,7 +105,11 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if self.schema is None:
             left_out = {*self.drop, source.target}
             return infer_schema(
-                profile(source, columns=[c for c in source.columns if c not in left_out]),
+                profile(
+                    source,
+                    columns=[c for c in source.columns if c not in left_out],
+                    kinds=self.kinds,
+                ),
                 kinds=self.kinds,
                 fields=self.fields,
                 min_count=self.min_count,
@@ -119,38 +139,50 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self.vocabulary_.schema
 
     def transform(self, X: Any) -> np.ndarray:
-        """codes (n, m)"""
-        check_is_fitted(self)
-        parts = [self.vocabulary_.encode(c) for c in self._source(X, reset=False).chunks()]
-        return self._output(*map(np.concatenate, zip(*parts, strict=True)))
+        """codes (n, m), and more columns where there are lists"""
+        return self._output(*self.codes(X))
 
     def _output(self, codes: np.ndarray, values: np.ndarray) -> np.ndarray:
-        linear = self.schema_.linear
+        wide = wide_values(codes, values, self.schema_.valued)
+        if wide is None:
+            return codes
+        linear, lists = self._slots("linear"), self._slots("list")
+        codes[:, lists] = np.where(wide[:, lists] == 0, EMPTY_CODE, codes[:, lists])
         if not linear:
             return codes
         out = codes.astype(np.float64)
-        out[:, linear] = np.where(codes[:, linear] == 0, values, np.nan)
+        out[:, linear] = np.where(codes[:, linear] == 0, wide[:, linear], np.nan)
         return out
+
+    def _slots(self, kind: str) -> list[int]:
+        """Positions of the slots of linear fields or lists."""
+        places = slot_positions(self.schema_.slots)
+        pairs = zip(self.schema_.fields, places, strict=True)
+        return [s for f, place in pairs if kind in (f.kind, f.binning) for s in place]
 
     def inverse_transform(self, X: Any) -> Any:
         """Codes back to values: a polars frame, or pandas after set_output(transform="pandas").
 
-        Missing, rare and unseen give null, a bin its middle, a linear field its value.
+        Missing, rare and unseen give null, a bin its middle, a linear field its value, a list's
+        columns a list.
         """
         check_is_fitted(self)
         try:
             array = np.array(to_frame(X).to_numpy() if hasattr(X, "columns") else X, np.float64)
         except ValueError as error:
             raise DataError(f"codes must be numbers: {error}") from error
-        if array.ndim != 2 or array.shape[1] != len(self.schema_):
-            raise DataError(f"codes of shape {array.shape}; expected (n, {len(self.schema_)})")
-        linear = self.schema_.linear
-        values = array[:, linear].astype(np.float32)
-        array[:, linear] = np.isnan(values)
+        width = sum(self.schema_.slots)
+        if array.ndim != 2 or array.shape[1] != width:
+            raise DataError(f"codes of shape {array.shape}; expected (n, {width})")
+        linear, lists = self._slots("linear"), self._slots("list")
+        wide = np.ones(array.shape, np.float32)
+        wide[:, linear] = array[:, linear]
+        wide[:, lists] = array[:, lists] != EMPTY_CODE
+        array[:, linear] = np.isnan(wide[:, linear])
         if not np.array_equal(array, np.round(array)):
             raise DataError("codes must be whole numbers, but for linear fields")
         codes = array.astype(np.int32)
-        decoded = self.vocabulary_.decode(codes, values)
+        decoded = self.vocabulary_.decode(codes, wide[:, self.schema_.valued])
         config = getattr(self, "_sklearn_output_config", {})
         if config.get("transform") == "pandas":
             import pandas
@@ -165,7 +197,12 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             known = list(getattr(self, "feature_names_in_", self._columns))
             if given != known:
                 raise SchemaError("input_features is not equal to feature_names_in_")
-        return np.asarray(self.schema_.names, dtype=object)
+        names = [
+            name if i == 0 else f"{name}.{i + 1}"
+            for name, n_slots in zip(self.schema_.names, self.schema_.slots, strict=True)
+            for i in range(n_slots)
+        ]
+        return np.asarray(names, dtype=object)
 
     def _source(self, X: Any, *, reset: bool) -> Source:
         schema = None if reset else self.schema_

@@ -186,7 +186,7 @@ def schema_of(
         raise SettingError(f"column {target!r} is the target and cannot be dropped")
     if profiles is None:
         wanted = [c for c in source.columns if c not in drop]
-        profiles = profile(source, columns=wanted, show=show)
+        profiles = profile(source, columns=wanted, kinds=kinds, show=show)
     schema = infer_schema(
         profiles, target=target, trials=trials, weight=weight, kinds=kinds, **settings
     )
@@ -234,7 +234,8 @@ def encode(
 
     With `trials` the target counts successes (clicks) of so many trials (impressions) a row.
     `append=True` adds rows to a store that is there: its codes stay, new categories come after.
-    `settings` (min_count, unseen, n_bins) hold for all fields; see `infer_schema`.
+    `settings` (min_count, unseen, n_bins, pooling, max_values) hold for all fields; see
+    `infer_schema`.
     """
     start = None
     if append:
@@ -264,8 +265,8 @@ def encode(
         schema = schema_of(source, format=format, show=show, drop=drop, kinds=kinds, **about)
     check_names([*schema.columns, *schema.roles], source.columns, "column")
     widths = {
-        "codes": len(schema),
-        "values": len(schema.linear),
+        "codes": sum(schema.slots),  # those of lists are known when all rows have been seen
+        "values": len(schema.valued),
         "target": int(schema.target is not None),
         "weight": int(schema.is_weighted),
     }
@@ -314,13 +315,14 @@ def _write(
                 labels = target.add(chunk) if target else np.empty(0)
                 weights = weight_values(chunk, schema) if schema.is_weighted else np.empty(0)
                 with disk_errors(writer.path):
-                    spool.write(rows.ids, rows.numbers, labels, weights)
+                    spool.write(labels, weights, *rows.arrays)
                 n_rows += chunk.frame.height
                 tell(chunk.done, f"{n_rows:,} rows")
         vocabulary = learner.finish()
         final = vocabulary.schema
         if target:
             final = replace(final, target=target.finish())
+        writer.widen(codes=sum(final.slots), values=len(final.valued))
         with progress("writing", n_rows, show=show) as tell:
             for parts in ahead(_settled(spool, learner, vocabulary, target, schema)):
                 writer.write(**parts)
@@ -338,10 +340,10 @@ def _settled(
     schema: Schema,
 ) -> Iterator[dict[str, np.ndarray]]:
     """The arrays of the store, a chunk at a time."""
-    for ids, numbers, labels, weights in spool.read(4):
-        codes, values = learner.settle(Provisional(ids, numbers), vocabulary)
+    for labels, weights, *arrays in spool.read(2 + learner.n_arrays):
+        codes, values = learner.settle(Provisional.of(arrays), vocabulary)
         parts = {"codes": codes}
-        if schema.linear:
+        if schema.valued:
             parts["values"] = values
         if target:
             parts["target"] = target.settle(labels)

@@ -20,6 +20,9 @@ from .values import number_text
 
 __all__ = ["FrameSource", "LazySource", "to_frame"]
 
+_SETS = (set, frozenset)
+LISTS = {list, tuple, np.ndarray, *_SETS}
+
 
 def to_frame(data: Any) -> pl.DataFrame:
     """The table as a polars frame; columns without names are x0, x1, ..."""
@@ -126,6 +129,8 @@ def _series(name: str, values: Any) -> pl.Series:
         return pl.Series(name, values, dtype=pl.String, strict=True)  # text alone: no need to look
     items = [None if _is_missing(v) else v for v in values]
     kinds = {type(v) for v in items if v is not None}
+    if kinds and kinds <= LISTS:
+        return _list_series(name, items)
     # Where no type of polars holds them all, text does.
     with suppress(TypeError, OverflowError, pl.exceptions.PolarsError):
         if len(kinds) <= 1 or kinds <= {int, float}:
@@ -133,6 +138,20 @@ def _series(name: str, values: Any) -> pl.Series:
             if column.dtype != pl.Object:
                 return column
     return pl.Series(name, [v if v is None else str(v) for v in items], dtype=pl.String)
+
+
+def _list_series(name: str, items: list[Any]) -> pl.Series:
+    """A column of lists; values of several types become text."""
+    rows = [None if v is None else sorted(v) if isinstance(v, _SETS) else list(v) for v in items]
+    inside = [None if row is None else len(row) for row in rows]
+    flat = _series(name, [value for row in rows if row is not None for value in row])
+    if flat.dtype == pl.Null:
+        flat = flat.cast(pl.String)
+    out, at = [], 0
+    for length in inside:
+        out.append(None if length is None else flat[at : at + length])
+        at += length or 0
+    return pl.Series(name, out, dtype=pl.List(flat.dtype))
 
 
 def _typed_series(name: str, values: Any) -> pl.Series:

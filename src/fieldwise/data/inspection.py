@@ -31,7 +31,8 @@ def inspect_table(
 ) -> dict[str, Any]:
     """Columns with kind, distinct values, missing and rare shares; and what a model would cost."""
     source = open_source(data, format=format, separator=separator, quote=quote)
-    profiles = profile(source, columns=[c for c in source.columns if c not in drop], show=show)
+    wanted = [c for c in source.columns if c not in drop]
+    profiles = profile(source, columns=wanted, kinds=kinds, show=show)
     empty = [p.name for p in profiles if p.n_missing == p.n_rows and p.name != target]
     schema = schema_of(
         source,
@@ -96,6 +97,8 @@ def _role(column: ColumnProfile, fields: list[Field], schema: Schema) -> str:
         return "empty" if column.n_missing == column.n_rows else "not used"
     if fields[0].part:
         return "time"
+    if fields[0].is_list:
+        return f"list (up to {column.longest})"
     return f"numeric ({fields[0].binning})" if fields[0].binning else "category"
 
 

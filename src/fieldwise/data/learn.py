@@ -18,8 +18,9 @@ import polars as pl
 from ..errors import SchemaError
 from .chunks import Chunk, in_parallel
 from .keys import Keys
+from .lists import MOST_VALUES, check_lengths, flat_lists, slotted
 from .numbers import ExactSum, Histogram, bin_of
-from .schema import Field, Schema
+from .schema import Field, Schema, slot_positions
 from .values import linear_numbers, numbers_of
 from .vocabulary import ENTRIES, FieldVocabulary, Vocabulary, bin_entries, sort_by_value
 
@@ -28,11 +29,22 @@ __all__ = ["Learner", "Provisional"]
 
 @dataclass
 class Provisional:
-    """Rows on their way to codes, a field after the other: ids (counted fields, n) int32,
-    numbers (others, n) float64."""
+    """Rows on their way to codes, a field after the other: ids (counted fields, n) int32, numbers
+    (numeric fields, n) float64, and of every list lengths (n,), ids and weights (all its values).
+    """
 
     ids: np.ndarray
     numbers: np.ndarray
+    lists: list[np.ndarray]
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """One after the other, as `Provisional.of` takes them."""
+        return [self.ids, self.numbers, *self.lists]
+
+    @classmethod
+    def of(cls, arrays: Sequence[np.ndarray]) -> Provisional:
+        return cls(arrays[0], arrays[1], list(arrays[2:]))
 
 
 class _Counted:
@@ -48,6 +60,7 @@ class _Counted:
         self._counts = np.zeros(1, dtype=np.int64)
 
     def add(self, chunk: Chunk) -> np.ndarray:
+        """ids of the column of the field's name"""
         ids = self._keys.ids(chunk)
         counts = np.bincount(ids, minlength=max(self._keys.size, len(self._counts)))
         counts[: len(self._counts)] += self._counts
@@ -83,6 +96,34 @@ class _Counted:
 
     def settle(self, ids: np.ndarray) -> np.ndarray:
         return self._code_of[ids]
+
+
+class _Lists(_Counted):
+    """Counts the values of a list, and how many a row has at most."""
+
+    def __init__(self, field: Field, start: FieldVocabulary | None) -> None:
+        super().__init__(field, start)
+        self._most = field.max_values or MOST_VALUES
+        self._advice = "set max_values to take more"
+        if start is not None:
+            self._most = field.n_slots
+            self._advice = "there is no room for more beside what was learned before; begin anew"
+
+    def add_lists(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """lengths (n,), ids and weights of all values"""
+        found = flat_lists(chunk, self.field)
+        check_lengths(chunk, self.field, found.lengths, self._most, self._advice)
+        longest = int(found.lengths.max(initial=1))
+        if longest > self.field.n_slots:
+            self.field = replace(self.field, n_slots=longest)
+        ids = self.add(found.items)
+        weights = np.ones(len(ids)) if found.weights is None else found.weights
+        return found.lengths, ids, weights.astype(np.float32)
+
+    def settle_lists(
+        self, lengths: np.ndarray, ids: np.ndarray, weights: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return slotted(self.field, lengths, self.settle(ids), weights)
 
 
 def _add_counts(entries: pl.DataFrame, start: pl.DataFrame) -> pl.DataFrame:
@@ -192,43 +233,65 @@ class Learner:
         olds: Sequence[FieldVocabulary | None] = (
             start.fields if start is not None else [None] * len(schema)
         )
-        self._fields: list[_Counted | _Binned | _Linear] = []
-        for field, old in zip(self.schema.fields, olds, strict=True):
-            kind = _Counted if field.is_counted else _Linear if field.is_linear else _Binned
-            self._fields.append(kind(field, old))
-        self._n_ids = sum(f.is_counted for f in self.schema.fields)
+        self._fields = [_of(f, old) for f, old in zip(self.schema.fields, olds, strict=True)]
+        self._lists = [f for f in self._fields if isinstance(f, _Lists)]
+        self._plain = [f for f in self._fields if not isinstance(f, _Lists)]
+        self._n_ids = sum(isinstance(f, _Counted) for f in self._plain)
 
     def add(self, chunk: Chunk) -> Provisional:
         n = chunk.frame.height
         ids = np.empty((self._n_ids, n), dtype=np.int32)
-        numbers = np.empty((len(self._fields) - self._n_ids, n), dtype=np.float64)
+        numbers = np.empty((len(self._plain) - self._n_ids, n), dtype=np.float64)
         places = self._places(ids, numbers)
 
         def work(j: int) -> None:
-            places[j][:] = self._fields[j].add(chunk)
+            places[j][:] = self._plain[j].add(chunk)
 
         in_parallel(work, range(len(places)))
-        return Provisional(ids, numbers)
+        lists = [array for f in self._lists for array in f.add_lists(chunk)]
+        return Provisional(ids, numbers, lists)
+
+    @property
+    def n_arrays(self) -> int:
+        """Of a `Provisional`."""
+        return 2 + 3 * len(self._lists)
 
     def finish(self) -> Vocabulary:
         return Vocabulary(self.schema, in_parallel(lambda f: f.finish(), self._fields))
 
     def settle(self, rows: Provisional, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
-        """codes (n, m) and values (n, linear fields), once `finish` was called."""
-        places = self._places(rows.ids, rows.numbers)
-        n = len(places[0])
-        codes = np.empty((n, len(places)), dtype=np.int32)
-        values = np.empty((n, len(self.schema.linear)), dtype=np.float32)
+        """codes (n, S) and values (n, valued slots), once `finish` was called."""
+        schema = vocabulary.schema
+        n = len(rows.lists[0]) if rows.lists else max(rows.ids.shape[1], rows.numbers.shape[1])
+        codes = np.empty((n, sum(schema.slots)), dtype=np.int32)
+        values = np.empty((n, len(schema.valued)), dtype=np.float32)
+        plain = iter(self._places(rows.ids, rows.numbers))
+        lists = iter(rows.lists)
         k = 0
-        for j, row in enumerate(places):
-            codes[:, j] = self._fields[j].settle(row)
-            known = vocabulary.fields[j]
-            if known.field.is_linear:
+        for j, place in enumerate(slot_positions(schema.slots)):
+            field, known = self._fields[j], vocabulary.fields[j]
+            slots, valued = slice(place.start, place.stop), slice(k, k + len(place))
+            if isinstance(field, _Lists):
+                arrays = (next(lists), next(lists), next(lists))
+                codes[:, slots], values[:, valued] = field.settle_lists(*arrays)
+            else:
+                row = next(plain)
+                codes[:, place.start] = field.settle(row)
+                if not known.field.is_linear:
+                    continue
                 values[:, k] = known.scaled(row)
-                k += 1
+            k += len(place)
         return codes, values
 
     def _places(self, ids: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
-        """For every field, in order, the row that holds its provisional numbers."""
+        """For every field that is no list, in order, the row that holds its provisional numbers."""
         counted, others = iter(ids), iter(numbers)
-        return [next(counted if f.is_counted else others) for f in self.schema.fields]
+        return [next(counted if isinstance(f, _Counted) else others) for f in self._plain]
+
+
+def _of(field: Field, old: FieldVocabulary | None) -> _Counted | _Binned | _Linear:
+    if field.is_list:
+        return _Lists(field, old)
+    if field.is_counted:
+        return _Counted(field, old)
+    return _Linear(field, old) if field.is_linear else _Binned(field, old)

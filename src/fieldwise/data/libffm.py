@@ -1,7 +1,8 @@
 """libffm text (`label field:index:value ...`) and libsvm text (`label index:value ...`).
 
 libffm: a column a field. Where every value is 1 the index is the category; a field with one index
-throughout and changing values is a number.
+throughout and changing values is a number; a field that is there several times in a row, or has
+several indices with other values than 1, is a list of indices weighted by their values.
 libsvm: rows of the same length whose values are all 1 (one-hot fields in a fixed order, as libFM
 writes them) give a column a position; anything else a numeric column an index.
 """
@@ -41,6 +42,7 @@ class LibffmSource:
         plain = not any(is_compressed(p) for p in self.paths)
         self.total = float(sum(p.stat().st_size for p in self.paths)) if plain else None
         self._numeric: set[int]
+        self._lists: set[int] = set()
         self._names: dict[int, str]
         self.kinds: Mapping[str, str]
         if schema is None:
@@ -52,16 +54,20 @@ class LibffmSource:
             self._numeric = {
                 k for k, c in self._names.items() if c in fields and fields[c].kind == "numeric"
             }
+            self._lists = {k for k, c in self._names.items() if c in fields and fields[c].is_list}
             self._positional = not with_fields and not self._numeric
-        self.kinds = {
-            n: "numeric" if k in self._numeric else "category" for k, n in self._names.items()
-        }
+        self.kinds = {n: self._kind(k) for k, n in self._names.items()}
         if len(self._names) > MOST_COLUMNS:
             raise DataError(
                 f"{self.name}: {len(self._names):,} columns; at most {MOST_COLUMNS:,} are read. "
                 "Write it as libffm with a field a column, or as CSV"
             )
         self.columns = ["label", *self._names.values()]
+
+    def _kind(self, key: int) -> str:
+        if key in self._lists:
+            return "list"
+        return "numeric" if key in self._numeric else "category"
 
     def _survey(self) -> None:
         """Which columns there are, and which of them carry numbers."""
@@ -76,6 +82,7 @@ class LibffmSource:
                 entries.group_by("field").agg(
                     pl.col("value").ne(1.0).any().alias("valued"),
                     pl.col("index").n_unique().eq(1).alias("single"),
+                    pl.col("row").is_duplicated().any().alias("repeated"),
                     first.alias("index"),
                 )
             )
@@ -85,7 +92,7 @@ class LibffmSource:
             pl.concat(groups)
             .group_by("field")
             .agg(
-                pl.col("valued").any(),
+                pl.col("valued", "repeated").any(),
                 pl.col("single").all() & pl.col("index").n_unique().eq(1),
             )
             .sort("field")
@@ -98,13 +105,9 @@ class LibffmSource:
             self._numeric = set()
             return
         if self._with_fields:
-            bad = found.filter(pl.col("valued") & ~pl.col("single"))
-            if bad.height:
-                raise DataError(
-                    f"{self.name}: field {bad['field'][0]} has several indices with values "
-                    "other than 1; a field is a category (values 1) or a number (one index)"
-                )
-            self._numeric = set(found.filter("valued")["field"].to_list())
+            several = pl.col("repeated") | (pl.col("valued") & ~pl.col("single"))
+            self._lists = set(found.filter(several)["field"].to_list())
+            self._numeric = set(found.filter("valued")["field"].to_list()) - self._lists
         else:
             self._numeric = set(found["field"].to_list())
         self._names = {f: f"f{f}" for f in found["field"].to_list()}
@@ -177,15 +180,19 @@ class LibffmSource:
             place = np.full((len(columns), n_rows), -1, dtype=np.int64)
             rows = entries["row"].to_numpy()
             place[at, rows] = np.arange(len(rows))
-            if (again := place[at, rows] != np.arange(len(rows))).any():
+            single = ~entries["field"].is_in(list(self._lists)).to_numpy()
+            if (again := single & (place[at, rows] != np.arange(len(rows)))).any():
                 entry = entries.row(int(np.argmax(again)), named=True)
                 raise DataError(
                     f"{path}, row {first + entry['row'] + 1:,}: field {entry['field']} appears "
-                    "twice; one value a field and row is read"
+                    "twice, which it did not before"
                 )
             index, value = entries["index"], entries["value"].cast(pl.String)
             frame = {"label": label}
             for (key, name), slot in zip(self._names.items(), place, strict=True):
+                if key in self._lists:
+                    frame[name] = _lists(entries.filter(pl.col("field") == key), n_rows, name)
+                    continue
                 where = pl.Series(slot)
                 source = value if key in self._numeric else index
                 frame[name] = source.gather(where.set(where < 0, None)).alias(name)
@@ -195,7 +202,7 @@ class LibffmSource:
 
     def _check(self, entries: pl.DataFrame, n_rows: int, path: Path, first: int) -> None:
         """What the columns, found in a first pass or fixed by a schema, have no place for."""
-        categories = [k for k in self._names if k not in self._numeric]
+        categories = [k for k in self._names if k not in self._numeric | self._lists]
         unknown = ~pl.col("field").is_in(list(self._names))
         valued = pl.col("field").is_in(categories) & (pl.col("value") != 1)
         for wrong, what in ((unknown, "is none of the fields"), (valued, "is a category")):
@@ -208,3 +215,10 @@ class LibffmSource:
                 )
         if self._positional and entries.height != n_rows * len(self._names):
             raise DataError(f"{path}: rows that do not all have {len(self._names)} entries")
+
+
+def _lists(entries: pl.DataFrame, n_rows: int, name: str) -> pl.Series:
+    """(index, value) of every row, a list each; null where the field is not there."""
+    rows = pl.DataFrame({"row": np.arange(n_rows, dtype=np.uint32)})
+    found = entries.group_by("row").agg(pl.struct("index", "value").alias(name))
+    return rows.join(found, on="row", how="left", maintain_order="left")[name]

@@ -7,6 +7,7 @@
   else numeric
 - other numbers: numeric
 - dates and times, also ISO text with a time of day: calendar fields (date, weekday, hour)
+- lists: several categories a row; so is text where kind "list:|" says how it is cut
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ..errors import DataError, SchemaError
 from ..progress import progress
 from .chunks import Chunk, Source, ahead, in_parallel
 from .keys import Keys
+from .lists import flat_lists, holds_lists
 from .schema import Field, Schema, Target, check_names, check_settings
 from .values import field_keys
 
@@ -33,7 +35,7 @@ FRACTIONS = 1 << 16
 WHOLE = r"^\s*[+-]?(0|[1-9][0-9]*)(\.0*)?\s*$"  # 007 is a name, not a number
 DATE = r"^\d{4}-\d{2}-\d{2}"
 CLOCK = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}"
-KIND_WORDS = ("category", "numeric", "time", "quantile", "log2", "linear")
+KIND_WORDS = ("category", "numeric", "time", "quantile", "log2", "linear", "list")
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,15 @@ class ColumnProfile:
     n_distinct: int | None  # None: too many to count, and numeric
     counts: np.ndarray  # of the distinct values, missing aside; empty where not counted
     is_dated: bool = False  # every value begins with an ISO date
+    longest: int = 0  # of lists, the most values; what is said of values is of those in lists
+    is_weighted: bool = False  # the values in lists carry weights
     known_kind: str | None = None  # what the format says it is
 
     @property
     def kind(self) -> str:
         """category, numeric or time"""
+        if self.longest:
+            return "list"
         if self.known_kind is not None:
             return self.known_kind
         if self.dtype in ("date", "time"):
@@ -64,16 +70,20 @@ class ColumnProfile:
         return "category"
 
     def rare_share(self, min_count: int) -> float:
-        """The share of rows whose value is seen fewer than `min_count` times."""
-        return float(self.counts[self.counts < min_count].sum()) / self.n_rows
+        """The share of values that are seen fewer than `min_count` times."""
+        n_values = max(self.n_rows, int(self.counts.sum()) + self.n_missing)
+        return float(self.counts[self.counts < min_count].sum()) / n_values
 
 
 class _Look:
     """Gathers one column's profile."""
 
-    def __init__(self, name: str, known_kind: str | None) -> None:
+    def __init__(self, name: str, known_kind: str | None, kind: str | None) -> None:
         self.name = name
         self._known_kind = known_kind
+        word, separator = _parsed(kind)
+        self._list = Field(name=name, kind="list", separator=separator) if word == "list" else None
+        self._longest, self._is_weighted = 0, False
         self.n_rows = self.n_missing = 0
         self._keys: Keys | None = Keys(Field(name=name))
         self._counts = np.zeros(1, dtype=np.int64)
@@ -85,6 +95,12 @@ class _Look:
     def add(self, chunk: Chunk) -> None:
         column = chunk.frame[self.name]
         self.n_rows += len(column)
+        if holds_lists(column) or (self._list is not None and self._list.separator is not None):
+            self._list = self._list or Field(name=self.name, kind="list")
+            found = flat_lists(chunk, self._list)
+            self._longest = max(self._longest, int(found.lengths.max(initial=0)))
+            self._is_weighted |= found.weights is not None
+            chunk, column = found.items, found.items.frame[self.name]
         said = _typed(column)
         self._typed.add(said)
         if said == "float":
@@ -141,7 +157,9 @@ class _Look:
         dated = self._typed == {"text"} and self._could_be["date"] and self._says_something
         return ColumnProfile(
             *(self.name, dtype, self.n_rows, self.n_missing, n_distinct, counts),
-            is_dated=dated,
+            is_dated=dated and not self._longest,
+            longest=self._longest,
+            is_weighted=self._is_weighted,
             known_kind=self._known_kind,
         )
 
@@ -194,12 +212,26 @@ def _typed(column: pl.Series) -> str:
     return "string"
 
 
+def _parsed(kind: str | None) -> tuple[str | None, str | None]:
+    """The word of a kind and, of "list:|", the separator."""
+    word, colon, separator = (kind or "").partition(":")
+    if word != "list" or not colon:
+        return kind, None
+    if not separator:
+        raise SchemaError("kind 'list:' lacks the text between values, such as list:|")
+    return word, separator
+
+
 def profile(
-    source: Source, *, columns: Iterable[str] | None = None, show: bool | None = False
+    source: Source,
+    *,
+    columns: Iterable[str] | None = None,
+    kinds: Mapping[str, str] | None = None,
+    show: bool | None = False,
 ) -> list[ColumnProfile]:
-    """Every column's profile, from one pass over the source."""
-    wanted = list(source.columns if columns is None else columns)
-    looks = [_Look(name, source.kinds.get(name)) for name in wanted]
+    """Every column's profile, from one pass over the source; `kinds` says which text is lists."""
+    wanted, kinds = list(source.columns if columns is None else columns), dict(kinds or {})
+    looks = [_Look(name, source.kinds.get(name), kinds.get(name)) for name in wanted]
     with progress("looking", source.total, show=show) as tell:
         for chunk in ahead(source.chunks()):
             in_parallel(partial(_Look.add, chunk=chunk), looks)
@@ -220,8 +252,10 @@ def infer_schema(
 ) -> Schema:
     """Fields for every column but target, trials, weight and drop.
 
-    `kinds` overrides a guess: category, numeric, time, or a binning (quantile, log2, linear).
-    `settings` (min_count, unseen, n_bins) hold for all fields, `fields` for the one named.
+    `kinds` overrides a guess: category, numeric, time, a binning (quantile, log2, linear), or for
+    text that holds several values "list:" and what is between them.
+    `settings` (min_count, unseen, n_bins, pooling, max_values) hold for all fields, `fields` for
+    the one named.
     """
     by_name = {p.name: p for p in profiles}
     kinds, drop = dict(kinds or {}), list(drop)
@@ -264,11 +298,20 @@ def _changed(field: Field, settings: dict[str, Any]) -> Field:
 
 def _fields(column: ColumnProfile, kind: str | None, settings: dict[str, Any]) -> list[Field]:
     name = column.name
+    kind, separator = _parsed(kind)
     if kind is not None and kind not in KIND_WORDS:
         raise SchemaError(f"column {name!r}: kind {kind!r} is not one of {', '.join(KIND_WORDS)}")
     if column.n_missing == column.n_rows:
         raise SchemaError(f"column {name!r} has no value in any row; drop it: drop=[{name!r}]")
     kind = kind or column.kind
+    if (kind == "list") != (column.longest > 0):
+        what = "one value a row; 'list:|' cuts text at every |" if kind == "list" else "lists"
+        raise SchemaError(f"column {name!r} is asked to be {kind!r} but holds {what}")
+    dtype = column.dtype if column.dtype in ("integer", "float", "boolean") else "string"
+    if kind == "list":
+        if column.is_weighted:
+            settings = {"pooling": "sum", **settings}
+        return [Field(name=name, kind=kind, dtype=dtype, separator=separator, **settings)]
     if kind == "time":
         if column.dtype not in ("date", "time") and not column.is_dated:
             raise SchemaError(
@@ -289,9 +332,8 @@ def _fields(column: ColumnProfile, kind: str | None, settings: dict[str, Any]) -
             for part in parts
         ]
     if kind == "category":
-        dtype = column.dtype if column.dtype in ("integer", "float", "boolean") else "string"
         return [Field(name=name, dtype=dtype, **settings)]
-    if column.dtype not in ("integer", "float", "boolean"):
+    if dtype == "string":
         raise SchemaError(
             f"column {name!r} is asked to be numeric but holds {column.dtype} values "
             "that are not all numbers"
@@ -309,6 +351,8 @@ def _target(column: ColumnProfile, kind: str | None, trials: str | None) -> Targ
             f"target {column.name!r} is missing in {column.n_missing:,} of {column.n_rows:,} rows; "
             "drop those rows first"
         )
+    if column.longest:
+        raise SchemaError(f"target {column.name!r} holds lists; a target is one value a row")
     if trials is not None:
         return Target(column=column.name, kind="share", classes=("0", "1"), trials=trials)
     if column.n_distinct == 1:

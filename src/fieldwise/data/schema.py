@@ -11,21 +11,33 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from numbers import Integral
 from typing import Any
 
 from ..errors import SchemaError, unknown_column
 
-__all__ = ["BINNINGS", "DTYPES", "KINDS", "PARTS", "UNSEEN", "Field", "Schema", "Target"]
+__all__ = [
+    "BINNINGS",
+    "DTYPES",
+    "KINDS",
+    "PARTS",
+    "POOLINGS",
+    "UNSEEN",
+    "Field",
+    "Schema",
+    "Target",
+    "slot_positions",
+]
 
 VERSION = 1
-KINDS = ("category", "numeric")
+KINDS = ("category", "numeric", "list")
 DTYPES = ("string", "integer", "float", "boolean")
 PARTS = ("date", "year", "month", "day", "weekday", "hour", "minute")
 BINNINGS = ("quantile", "log2", "linear", "edges")
 UNSEEN = ("mean", "rare", "error")
-SHARED = ("min_count", "unseen", "n_bins")
+POOLINGS = ("mean", "sum")
+SHARED = ("min_count", "unseen", "n_bins", "pooling", "max_values")
 
 
 def _one_of(name: str, setting: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -37,7 +49,11 @@ def _one_of(name: str, setting: str, value: object, allowed: tuple[str, ...]) ->
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One field: where its values come from and how they become rows of the table."""
+    """One field: where its values come from and how they become rows of the table.
+
+    A list is several categories a row; text is one where it has a separator. Its rows of the table
+    are summed, or averaged.
+    """
 
     name: str
     kind: str = "category"
@@ -51,6 +67,10 @@ class Field:
     edges: tuple[float, ...] | None = None  # bin k holds edges[k - 1] <= v < edges[k]
     center: float | None = None  # linear: value = (v - center) / scale
     scale: float | None = None
+    separator: str | None = None  # list only: cuts text into its values
+    pooling: str = "mean"
+    max_values: int | None = None  # of a list in training; None: 256
+    n_slots: int = 1  # list only: the longest one seen in training
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -73,10 +93,20 @@ class Field:
         elif self.binning is not None or self.edges is not None:
             what = f"binning={self.binning!r}" if self.binning else "edges"
             raise SchemaError(f"field {self.name!r}: {what} needs kind='numeric'")
+        _one_of(self.name, "pooling", self.pooling, POOLINGS)
+        if self.kind == "list":
+            if self.part is not None:
+                raise SchemaError(f"field {self.name!r}: a calendar part is a category")
+            if self.separator == "":
+                raise SchemaError(f"field {self.name!r}: the separator is empty")
+        elif self.separator is not None or self.n_slots != 1:
+            raise SchemaError(f"field {self.name!r}: several values a row need kind='list'")
         if (self.center is None) != (self.scale is None) or self.scale == 0:
             raise SchemaError(f"field {self.name!r}: center and scale go together, scale above 0")
-        for setting in ("min_count", "n_bins"):
+        for setting in ("min_count", "n_bins", "max_values", "n_slots"):
             value = getattr(self, setting)
+            if value is None and setting == "max_values":
+                continue
             if not isinstance(value, Integral) or value < 1:
                 raise SchemaError(
                     f"field {self.name!r}: {setting}={value!r} must be a whole number of at least 1"
@@ -110,8 +140,13 @@ class Field:
 
     @property
     def is_counted(self) -> bool:
-        """A dictionary of keys with counts: categories, calendar parts, the log rule."""
+        """A dictionary of keys with counts: categories, lists, calendar parts, the log rule."""
         return not self.is_linear and not self.is_binned
+
+    @property
+    def is_list(self) -> bool:
+        """Several categories a row."""
+        return self.kind == "list"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,8 +225,20 @@ class Schema:
 
     @property
     def linear(self) -> list[int]:
-        """Positions of the fields that carry a value."""
+        """Positions of the fields kept as numbers."""
         return [i for i, f in enumerate(self.fields) if f.is_linear]
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """How many rows of the table each field brings: one, but for lists."""
+        return tuple(f.n_slots for f in self.fields)
+
+    @property
+    def valued(self) -> list[int]:
+        """Positions of the slots that carry a value: those of linear fields and of lists."""
+        places = slot_positions(self.slots)
+        pairs = zip(self.fields, places, strict=True)
+        return [s for f, place in pairs if f.is_linear or f.is_list for s in place]
 
     def with_fields(self, **changes: Any) -> Schema:
         """The same settings changed in every field."""
@@ -265,6 +312,7 @@ class Schema:
             for part in fields(Field):
                 mine, theirs = getattr(a, part.name), getattr(b, part.name)
                 open_ = settled and mine is None and part.name in ("edges", "center", "scale")
+                open_ |= settled and part.name == "n_slots" and mine == 1
                 if mine != theirs and not open_:
                     return f"field {a.name!r} has {part.name}={theirs!r} instead of {mine!r}"
         target = other.target
@@ -275,6 +323,12 @@ class Schema:
         if self.weight != other.weight:
             return f"the weight is {other.weight!r} instead of {self.weight!r}"
         return ""
+
+
+def slot_positions(slots: Iterable[int]) -> list[range]:
+    """For every field the positions of its slots."""
+    ends = list(accumulate(slots, initial=0))
+    return [range(first, last) for first, last in pairwise(ends)]
 
 
 def check_settings(settings: Iterable[str]) -> None:

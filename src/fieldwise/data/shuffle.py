@@ -11,7 +11,7 @@ NumPy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import SettingError
 
-__all__ = ["Batches", "Cursor", "Rows", "Table"]
+__all__ = ["Batches", "Cursor", "Rows", "Table", "wide_values"]
 
 BLOCK = 1 << 13  # neighbouring rows that travel together
 GROUP = 1 << 20  # rows shuffled among each other
@@ -50,6 +50,19 @@ class Rows:
 
     def read(self, start: int, stop: int) -> dict[str, np.ndarray]:
         return {k: a[start:stop] for k, a in self._arrays.items()}
+
+
+def wide_values(
+    codes: np.ndarray, values: np.ndarray | None, valued: Sequence[int]
+) -> np.ndarray | None:
+    """values (n, S) as engines take them, 1 for a category, of those (n, valued slots) that are
+    kept; None where every slot is a category."""
+    if not valued:
+        return None
+    wide = np.ones(codes.shape, dtype=np.float32)
+    if values is not None:
+        wide[:, list(valued)] = values
+    return wide
 
 
 @dataclass(frozen=True)

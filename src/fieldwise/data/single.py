@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import polars as pl
 
 from ..errors import SchemaError
 from .chunks import Chunk
-from .schema import Schema
+from .schema import Schema, slot_positions
 from .vocabulary import FieldVocabulary, Vocabulary
 
 __all__ = ["RowCoder"]
@@ -74,24 +75,57 @@ class _FieldCoder:
         return out
 
 
+class _ListCoder:
+    """The slots of a list of texts or whole numbers; anything else goes the long way."""
+
+    def __init__(self, words: FieldVocabulary) -> None:
+        self._field = words.field
+        self._alone = Vocabulary(Schema(fields=(words.field,)), [words])
+        item = replace(words.field, kind="category", separator=None, n_slots=1)
+        self._item = _FieldCoder(replace(words, field=item))
+
+    def __call__(self, value: Any) -> tuple[np.ndarray, np.ndarray]:
+        field = self._field
+        items = value
+        if isinstance(value, str):
+            cut = value.split(field.separator) if field.separator is not None else [value]
+            items = [item.strip() for item in cut] if field.separator is not None else cut
+        usual = isinstance(items, (list, tuple)) and 0 < len(items) <= field.n_slots
+        if not usual or not all(isinstance(item, (str, int)) and item != "" for item in items):
+            column = pl.Series(field.column, [value], strict=False)
+            codes, values = self._alone.encode(Chunk(column.to_frame()))
+            return codes[0], values[0]
+        codes, values = np.zeros(field.n_slots, np.int32), np.zeros(field.n_slots, np.float32)
+        codes[: len(items)] = [self._item(item)[0] for item in items]
+        values[: len(items)] = 1.0 if field.pooling == "sum" else 1.0 / np.float32(len(items))
+        return codes, values
+
+
 class RowCoder:
-    """codes (1, m) and values (1, linear fields) of a dict of raw values; absent is an error."""
+    """codes (1, S) and values (1, valued slots) of a dict of raw values; absent is an error."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._coders = [_FieldCoder(f) for f in vocabulary.fields]
-        self._names = [f.field.column for f in vocabulary.fields]
-        self._linear = vocabulary.schema.linear
+        schema = vocabulary.schema
+        self._coders = [
+            _ListCoder(f) if f.field.is_list else _FieldCoder(f) for f in vocabulary.fields
+        ]
+        self._names = [f.column for f in schema.fields]
+        places = slot_positions(schema.slots)
+        self._at: list[Any] = [
+            slice(place.start, place.stop) if f.is_list else place.start
+            for f, place in zip(schema.fields, places, strict=True)
+        ]
+        self._width, self._valued = sum(schema.slots), schema.valued
 
     def __call__(self, row: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        m = len(self._coders)
-        codes = np.empty((1, m), dtype=np.int32)
-        values = np.ones((1, m), dtype=np.float32)
+        codes = np.empty((1, self._width), dtype=np.int32)
+        values = np.ones((1, self._width), dtype=np.float32)
         flat_codes, flat_values = codes[0], values[0]
         try:
-            for j in range(m):
-                flat_codes[j], flat_values[j] = self._coders[j](row[self._names[j]])
+            for coder, name, at in zip(self._coders, self._names, self._at, strict=True):
+                flat_codes[at], flat_values[at] = coder(row[name])
         except KeyError as error:
             raise SchemaError(
                 f"the row has no value for column {error}; None means missing"
             ) from None
-        return codes, values[:, self._linear]
+        return codes, values[:, self._valued]

@@ -2,8 +2,8 @@
 
     store/
       header.json              format, rows, schema, checksums, the names of the files below
-      codes-1.bin              int32 (n, m)     codes within each field, -1 for unseen
-      values-1.bin             float32 (n, v)   of the linear fields, where there are any
+      codes-1.bin              int32 (n, S)     codes within each field, -1 for unseen
+      values-1.bin             float32 (n, v)   of linear fields and lists, where there are any
       target-1.bin             float64 (n, 1)
       weight-1.bin             float64 (n, 1)   where there is one
       vocabulary-1.parquet     field, category, code, count; copied as bytes
@@ -152,6 +152,16 @@ class StoreWriter:
         if self._first_row:
             self._continue_checksums()
         return self
+
+    def widen(self, **columns: int) -> None:
+        """Set how wide arrays are that were made before it was known; nothing may be written."""
+        for name, width in columns.items():
+            if name in self._arrays and self._arrays[name].columns != width:
+                if self.n_rows:
+                    raise StoreError(f"{self.path}: rows are there; {name} cannot be widened")
+                self._header["arrays"][name]["columns"] = width
+                self._arrays[name] = spec = _Array(name, width)
+                self._sums[name] = _Checksums(int(self._header["block_rows"]) * spec.row_bytes)
 
     def _continue_checksums(self) -> None:
         store = Store(self.path)

@@ -26,8 +26,8 @@ def as_text(column: pl.Series) -> pl.Series:
         return column
     if dtype.is_nested() or dtype == pl.Object:
         raise DataError(
-            f"column {column.name!r} holds {dtype} values; a field takes one text, number, "
-            "truth value or time a row. Drop the column or split it first"
+            f"column {column.name!r} holds {dtype} values; a field takes a text, number, truth "
+            "value or time a row, or a list of them. Drop the column or split it first"
         )
     if dtype.is_float():
         column = column.fill_nan(None)

@@ -6,6 +6,9 @@ value never seen (policy "mean": it scores as the mean of its field's rows).
     counted field   0 rare | 1.. categories by falling count, ties by value (missing among them)
     binned field    0 rare | 1.. bins from low to high | then missing, if it was seen
     linear field    0 the slope, which carries a value | 1 missing
+
+A list has the codes of a counted field, several a row, each with a value; code 0 with value 0 is no
+value at all.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ import polars as pl
 from ..errors import DataError, SchemaError, StoreError
 from .chunks import Chunk
 from .keys import Keys
+from .lists import check_lengths, flat_lists, slotted
 from .numbers import bin_labels, bin_of
-from .schema import Field, Schema
+from .schema import Field, Schema, slot_positions
 from .values import linear_numbers, numbers_of
 
 __all__ = [
@@ -107,6 +111,16 @@ class FieldVocabulary:
         index = pl.Series(np.where(inside, codes, 0).astype(np.uint32))
         return known.gather(index).alias(self.field.name)
 
+    def decode_lists(self, codes: np.ndarray, filled: np.ndarray) -> pl.Series:
+        """codes (n, n_slots) of which some are filled -> lists; null where missing."""
+        flat = self.decode(codes[filled], None)
+        row = np.nonzero(filled)[0].astype(np.uint32)
+        every = pl.DataFrame({"row": np.arange(len(codes), dtype=np.uint32)})
+        grouped = pl.DataFrame({"row": row, "item": flat}).group_by("row").agg("item")
+        lists = every.join(grouped, on="row", how="left", maintain_order="left")["item"]
+        missing = (codes[:, 0] == self.missing_code) & filled[:, 0]
+        return lists.set(pl.Series(missing), None).alias(self.field.name)
+
     def _typed(self, keys: pl.Series) -> pl.Series:
         if self.field.dtype == "integer":
             whole = keys.cast(pl.Int64, strict=False)
@@ -155,8 +169,17 @@ class _Coder:
             self._code_of = np.concatenate([[self._missing], codes]).astype(np.int32)
             self._keys = Keys(self.field, self._known)
 
-    def codes(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray | None]:
-        """codes (n,) int32 with -1 for unseen, and values (n,) float32 of a linear field."""
+    def __call__(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+        """codes (n, n_slots) int32, values (n, n_slots) float32 of a field that carries some, and
+        which rows hold something never seen: a value, or more of them."""
+        if self.field.is_list:
+            return self._lists(chunk)
+        codes, values = self._plain(chunk)
+        unseen = codes == UNSEEN_CODE
+        codes = self._settle(codes, unseen, chunk)
+        return codes[:, None], None if values is None else values[:, None], unseen
+
+    def _plain(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray | None]:
         if self.field.is_counted:
             return self._counted(chunk), None
         if self.field.is_linear:
@@ -168,6 +191,18 @@ class _Coder:
         code[missing] = self._missing
         return code.astype(np.int32), None
 
+    def _lists(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        found = flat_lists(chunk, self.field)
+        n_slots = self.field.n_slots
+        if self.field.unseen == "error":
+            advice = "set unseen='mean' or 'rare' to have the others left out"
+            check_lengths(chunk, self.field, found.lengths, n_slots, advice)
+        flat = self._counted(found.items)
+        flat = self._settle(flat, flat == UNSEEN_CODE, found.items)
+        codes, values = slotted(self.field, found.lengths, flat, found.weights)
+        unseen = (codes == UNSEEN_CODE).any(axis=1) | (found.lengths > n_slots)
+        return codes, values, unseen
+
     def _counted(self, chunk: Chunk) -> np.ndarray:
         if self._keys.size > 2 * len(self._code_of) + (1 << 20):
             self._keys = Keys(self.field, self._known)  # forget the unseen
@@ -177,7 +212,7 @@ class _Coder:
             return np.append(self._code_of, np.int32(UNSEEN_CODE))[ids]
         return self._code_of[ids]
 
-    def settle(self, codes: np.ndarray, unseen: np.ndarray, chunk: Chunk) -> np.ndarray:
+    def _settle(self, codes: np.ndarray, unseen: np.ndarray, chunk: Chunk) -> np.ndarray:
         """The codes, with the field's policy for unseen values applied."""
         if self.field.unseen == "mean" or not unseen.any():
             return codes
@@ -217,36 +252,43 @@ class Vocabulary:
     def encode(
         self, chunk: Chunk, n_unseen: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """codes (n, m) int32 and values (n, number of linear fields) float32.
+        """codes (n, S) int32 and values (n, valued slots) float32, as the schema has them.
 
-        `n_unseen` (m,) is raised by the values of each field that training never saw.
+        `n_unseen` (m,) is raised by the rows in which a field has what training never saw.
         """
         if self._coders is None:
             self._coders = [_Coder(f) for f in self.fields]
         n = chunk.frame.height
-        codes = np.empty((n, len(self.fields)), dtype=np.int32)
-        values = np.empty((n, len(self.schema.linear)), dtype=np.float32)
+        codes = np.empty((n, sum(self.schema.slots)), dtype=np.int32)
+        values = np.empty((n, len(self.schema.valued)), dtype=np.float32)
         k = 0
-        for j, coder in enumerate(self._coders):
-            found, value = coder.codes(chunk)
-            unseen = found == UNSEEN_CODE
-            codes[:, j] = coder.settle(found, unseen, chunk)
+        for j, place in enumerate(slot_positions(self.schema.slots)):
+            found, value, unseen = self._coders[j](chunk)
+            codes[:, place.start : place.stop] = found
             if n_unseen is not None:
                 n_unseen[j] += np.count_nonzero(unseen)
             if value is not None:
-                values[:, k] = value
-                k += 1
+                values[:, k : k + len(place)] = value
+                k += len(place)
         return codes, values
 
     def decode(self, codes: np.ndarray, values: np.ndarray | None = None) -> pl.DataFrame:
-        """One column a field; see FieldVocabulary.decode."""
+        """One column a field; see FieldVocabulary.decode. Without values a linear field has none,
+        and the empty slots of a list are negative codes other than that of unseen."""
         columns, k = [], 0
-        for j, f in enumerate(self.fields):
-            value = None
-            if f.field.is_linear:
-                value = values[:, k] if values is not None else np.full(len(codes), np.nan)
-                k += 1
-            columns.append(f.decode(codes[:, j], value))
+        for f, place in zip(self.fields, slot_positions(self.schema.slots), strict=True):
+            own, value = codes[:, place.start : place.stop], None
+            if f.field.is_linear or f.field.is_list:
+                if values is not None:
+                    value = values[:, k : k + len(place)]
+                k += len(place)
+            if f.field.is_list:
+                filled = own >= UNSEEN_CODE if value is None else value != 0
+                columns.append(f.decode_lists(own, filled))
+                continue
+            if f.field.is_linear and value is None:
+                value = np.full((len(codes), 1), np.nan)
+            columns.append(f.decode(own[:, 0], None if value is None else value[:, 0]))
         return pl.DataFrame(columns)
 
     def to_bytes(self) -> bytes:
