@@ -391,3 +391,34 @@ def test_mistakes_with_models(trained, arguments, message):
     assert len(done.stderr.strip().splitlines()) <= 2
     assert not list(trained.glob("*x*"))
     assert not list(trained.glob(".*"))
+
+
+def test_lists_and_several_targets(tmp_path):
+    random = np.random.default_rng(0)
+    tags = [list(random.choice(list("abcd"), k, replace=False)) for k in random.integers(1, 4, 800)]
+    y = [int("a" in t) for t in tags]
+    size = [float(len(t)) for t in tags]
+    frame = pl.DataFrame({"tags": ["|".join(t) for t in tags], "y": y, "size": size, "c": "k"})
+    frame.write_csv(tmp_path / "t.csv")
+    kind = ("--kind", "tags=list:|")
+    found = json.loads(run("inspect", tmp_path / "t.csv", *kind, "--target", "y", "--json").stdout)
+    by_name = {c["name"]: c for c in found["columns"]}
+    assert by_name["tags"]["kind"] == "list (up to 3)"
+    assert by_name["tags"]["distinct"] == 4
+    out = run(
+        *("train", tmp_path / "t.csv", "--out", tmp_path / "m", *kind, "--pooling", "sum"),
+        *("--target", "y", "--target", "size", "--learning-rate", 0.3),
+    ).stdout
+    assert "loss" in out
+    shown = run("info", tmp_path / "m").stdout
+    assert "learns y: logistic loss, classes 0, 1" in shown
+    assert "learns size: squared loss" in shown
+    measured = json.loads(run("evaluate", tmp_path / "m", tmp_path / "t.csv", "--json").stdout)
+    assert measured["logloss_y"] < 0.2
+    assert measured["r2_size"] > 0.9
+    longer = ("--max-values", 2)
+    refused = run(
+        *("encode", tmp_path / "t.csv", "--out", tmp_path / "s", "--target", "y", *kind, *longer),
+        expect=2,
+    )
+    assert "has 3 values, and 2 is the most" in refused.stderr

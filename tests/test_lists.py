@@ -51,7 +51,8 @@ def test_every_source_gives_the_same_codes(tmp_path):
     }
     codes, values = found.pop("polars")
     # a four times, b three, c twice, missing once; then x and y
-    assert codes[:, :3].tolist() == [[1, 2, 0], [2, 0, 0], [4, 0, 0], [3, 1, 2], [3, 0, 0], [1, 1, 0]]
+    slots = [[1, 2, 0], [2, 0, 0], [4, 0, 0], [3, 1, 2], [3, 0, 0], [1, 1, 0]]
+    assert codes[:, :3].tolist() == slots
     third = np.float32(1 / 3)
     halves, one = [0.5, 0.5, 0], [1, 0, 0]
     assert values.tolist() == [halves, one, one, [third] * 3, one, halves]
@@ -210,9 +211,7 @@ def test_a_store_with_lists_can_grow(tmp_path):
     assert fit_store(store, validation=0.3).layout.slots == (3, 1)
 
 
-FFM = (
-    "1 0:3:1 1:7:0.5 1:8:2 2:9:0.5\n0 0:4:1 1:8:1 2:9:-2\n1 0:3:1 2:9:1\n0 0:4:1 1:7:1 1:9:3\n"
-)
+FFM = "1 0:3:1 1:7:0.5 1:8:2 2:9:0.5\n0 0:4:1 1:8:1 2:9:-2\n1 0:3:1 2:9:1\n0 0:4:1 1:7:1 1:9:3\n"
 
 
 def test_libffm_with_repeated_fields_and_values(tmp_path):
@@ -264,7 +263,8 @@ def test_fields_of_lists_are_checked():
         Field(name="a", separator="|")
     with pytest.raises(SchemaError, match="the separator is empty"):
         Field(name="a", kind="list", separator="")
-    schema = Schema(fields=(Field(name="a", kind="list", separator="|", n_slots=3), Field(name="b")))
+    tags = Field(name="a", kind="list", separator="|", n_slots=3)
+    schema = Schema(fields=(tags, Field(name="b")))
     assert Schema.from_json(schema.to_json()) == schema
     assert schema.slots == (3, 1)
     assert schema.valued == [0, 1, 2]

@@ -15,7 +15,7 @@ from fieldwise.engines import StepSettings, make_engine
 from fieldwise.errors import DataError, SettingError
 from fieldwise.layout import Layout
 from fieldwise.losses import LOSSES, check_target
-from fieldwise.objective import COMBINE, Head, Objective
+from fieldwise.objective import Head, Objective
 
 CLOSE = {"rtol": 5e-4, "atol": 5e-6}  # float32 against float64 after a few steps
 
@@ -71,7 +71,7 @@ def engines(layout, objective, settings, names=("reference", "cpu"), seed=1):
     return made
 
 
-@pytest.mark.parametrize("combine", COMBINE)
+@pytest.mark.parametrize("combine", ["sum", "weighted", "vote"])
 @pytest.mark.parametrize("slots", [(), (1, 3, 1, 2)], ids=["plain", "slots"])
 @pytest.mark.parametrize("heads", OBJECTIVES)
 def test_steps_and_scores_are_the_slow_twins(heads, slots, combine):
@@ -121,7 +121,7 @@ def test_field_scores_are_the_nested_loops(slots):
     np.testing.assert_allclose(total, found.sum(axis=2))
 
 
-@pytest.mark.parametrize("combine", COMBINE)
+@pytest.mark.parametrize("combine", ["sum", "weighted", "vote"])
 @pytest.mark.parametrize("heads", OBJECTIVES)
 def test_gradients_are_finite_differences(heads, combine):
     objective = Objective(OBJECTIVES[heads], 2, combine)

@@ -20,7 +20,7 @@ ROWS = [
     {"errors", "_lazy", "progress", "files"},
     {"layout", "maths", "losses", "objective", "metrics"},
     {"engines", "data", "checkpoint"},
-    {"explain", "targets", "train"},
+    {"explain", "state", "targets", "train"},
     {"model"},
     {"estimators", "fitting", "predicting", "baselines", "compress"},
     {"tune", "report", "serve", "distributed", "export"},

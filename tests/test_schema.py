@@ -39,7 +39,7 @@ fields = st.builds(
 
 @given(st.lists(fields, min_size=1, max_size=5, unique_by=lambda f: f.name))
 def test_json_round_trip(some):
-    schema = Schema(fields=tuple(some), target=Target(column="\0y", classes=("a", "b")))
+    schema = Schema(fields=tuple(some), targets=[Target(column="\0y", classes=("a", "b"))])
     assert Schema.from_json(schema.to_json()) == schema
     assert schema.difference(Schema.from_json(schema.to_json())) == ""
 

@@ -314,11 +314,11 @@ def test_encode_append_refuses_another_table(tmp_path):
 def test_append_takes_the_schema_the_store_was_made_with(tmp_path):
     schema = Schema(
         fields=(Field(name="city"), Field(name="price", kind="numeric")),
-        target=Target(column="bought", dtype="string"),
+        targets=(Target(column="bought", dtype="string"),),
     )
     encode(table(), tmp_path / "s", schema=schema)
     assert encode(table(), tmp_path / "s", schema=schema, append=True).n_rows == 6000
-    other = Schema(fields=schema.fields[:1], target=schema.target)
+    other = Schema(fields=schema.fields[:1], targets=schema.targets)
     with pytest.raises(StoreError, match="another schema"):
         encode(table(), tmp_path / "s", schema=other, append=True)
 

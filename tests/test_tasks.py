@@ -12,12 +12,17 @@ from fieldwise import (
     FieldwiseClassifier,
     FieldwiseModel,
     FieldwiseRegressor,
+    ModelError,
+    SchemaError,
     SettingError,
     maths,
 )
+from fieldwise.fitting import train_table
 from fieldwise.layout import Layout
 from fieldwise.objective import Head, Objective
+from fieldwise.predicting import evaluate_table, write_predictions
 from fieldwise.targets import aggregated, weights_of
+from fieldwise.train import TrainSettings
 
 
 def pairs(n=6000, seed=0):
@@ -135,6 +140,94 @@ def test_votes(classes, members):
         assert np.array_equal(votes[np.arange(len(X)), model.predict(X)], best)
     assert (model.predict(X) == y).mean() > 0.6
     assert model.model_.layout.n_fields == 3
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_votes_can_be_weighted(classes, tmp_path):
+    X, a, b, random = pairs(8000)
+    y = (a + b) % classes if classes == 3 else (a == b % 3).astype(int)
+    X = X.with_columns(noise=pl.Series(random.integers(0, 3, len(a)).astype(str)))
+    train, test = slice(0, 6000), slice(6000, None)
+    kept = {"epochs": 6, "learning_rate": 0.2}
+    plain = FieldwiseClassifier(combine="vote", **kept).fit(X[train], y[train])
+    model = FieldwiseClassifier(combine="weighted_vote", **kept).fit(X[train], y[train])
+    np.testing.assert_array_equal(model.model_.table, plain.model_.table)
+    weights = model.model_.settings["field_weights"]
+    assert list(weights) == ["a", "b", "c", "noise"]
+    assert sum(weights.values()) == pytest.approx(1)
+    assert min(weights["a"], weights["b"]) > 4 * max(weights["c"], weights["noise"])
+    found, equal = (log_loss(y[test], m.predict_proba(X[test])) for m in (model, plain))
+    assert found < equal - 0.05
+    f = model.field_scores(X[test]).reshape(2000, -1, 4) + model.model_.offsets[:, None]
+    f = np.concatenate([-f / 2, f / 2], axis=1) if classes == 2 else f
+    chances = np.exp(f) / np.exp(f).sum(axis=1, keepdims=True)
+    u = np.array(list(weights.values()))
+    np.testing.assert_allclose(chances @ u, model.predict_proba(X[test]), atol=1e-5)
+    votes = np.stack([(f.argmax(axis=1) == k) @ u for k in range(classes)], axis=1)
+    best = np.take_along_axis(votes, model.predict(X[test])[:, None], axis=1)[:, 0]
+    np.testing.assert_allclose(best, votes.max(axis=1))
+    model.model_.save(tmp_path / "m")
+    loaded = FieldwiseModel.load(tmp_path / "m")
+    assert loaded.predict(X[test]).tolist() == [str(k) for k in model.predict(X[test])]
+    assert model.model_.metrics["loss"] < plain.model_.metrics["loss"]
+
+
+def test_weights_of_voices_are_the_best_mixture():
+    random = np.random.default_rng(0)
+    z = random.normal(size=(500, 1, 3))
+    y = (random.random(500) < 1 / (1 + np.exp(-z[:, 0, 1] * 2))).astype(float)
+    w = random.random(500)
+    objective = Objective((Head(),), 1, "weighted_vote").with_voices(z, y[:, None], w)
+
+    def loss(u):
+        p = (1 / (1 + np.exp(-z[:, 0]))) @ u
+        return -np.sum(w * np.log(np.where(y == 1, p, 1 - p))) / w.sum()
+
+    best = np.array(objective.voices)
+    for _ in range(200):
+        other = np.maximum(best + random.normal(0, 0.05, 3), 0)
+        assert loss(other / other.sum()) >= loss(best) - 1e-6
+    with pytest.raises(SettingError, match="'weighted_vote' is for classes"):
+        Objective((Head("squared"),), 1, "weighted_vote")
+
+
+def test_several_targets_of_a_table(tmp_path):
+    X, a, b, random = pairs(8000)
+    kind = np.array(["low", "mid", "high"])[(a + b) % 3]
+    table = X.with_columns(
+        yes=pl.Series(a == b % 3).cast(pl.Int8),
+        kind=pl.Series(kind),
+        size=pl.Series(a * 2.0 + b + random.normal(0, 0.1, len(a))),
+    )
+    names = ["yes", "kind", "size"]
+    reading = {"target": names}
+    path = tmp_path / "m"
+    train_table(table[:6000], path, reading=reading, settings=TrainSettings(learning_rate=0.2))
+    model = FieldwiseModel.load(path)
+    assert [h.loss for h in model.objective.heads] == ["logistic", "softmax", "squared"]
+    test = table[6000:]
+    found = model.predict(test)
+    assert list(found) == names
+    assert (found["kind"] == test["kind"].to_numpy()).mean() > 0.95
+    assert (found["yes"].astype(int) == test["yes"].to_numpy()).mean() > 0.95
+    assert r2_score(test["size"], found["size"]) > 0.95
+    row = model.predict(test.drop(names).to_dicts()[0])
+    assert row["kind"][0] == found["kind"][0]
+    measured = evaluate_table(model, test)
+    assert measured["accuracy_kind"] > 0.95
+    assert measured["loss"] == pytest.approx(sum(measured[f"loss_{n}"] for n in names))
+    n_rows, _ = write_predictions(model, test, tmp_path / "p.csv")
+    written = pl.read_csv(tmp_path / "p.csv")
+    assert n_rows == written.height
+    assert written.columns == [
+        "yes_probability",
+        *(f"kind_probability_{k}" for k in ("high", "low", "mid")),
+        "size_prediction",
+    ]
+    with pytest.raises(ModelError, match="predicts numbers"):
+        model.predict_proba(test)
+    with pytest.raises(SchemaError, match="trials='size' goes with one target"):
+        train_table(table, tmp_path / "n", reading={"target": ["yes", "kind"], "trials": "size"})
 
 
 def test_members_are_better_than_one_and_end_as_one_table(tmp_path):

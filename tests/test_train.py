@@ -88,7 +88,7 @@ def test_rates_are_tried_upwards_while_they_help(tmp_path):
 
 def test_a_rate_that_is_behind_is_given_up():
     history = [{"loss": 0.5}, {"loss": 0.4}, {"loss": 0.3}]
-    last = Fit(None, None, history, 2, {}, None, None, None)
+    last = Fit(None, None, history, 2, {}, None, None, None, None)
     stops = _behind(last)
     assert [stops({"epoch": k, "loss": 0.45}) for k in (1, 2, 3)] == [False, True, False]
     assert not stops({"epoch": 2, "loss": 0.39})

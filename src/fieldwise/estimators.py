@@ -56,7 +56,8 @@ validation_fraction : share of the rows held out for that where `eval_set` is no
 loss : of a regressor "squared", "absolute", "huber" (straight beyond `delta`) or "poisson"; a
     classifier knows its own.
 combine : how the fields' scores become a prediction: "sum", "weighted" (by learned weights, none
-    below 0) or "vote" (every field is trained by itself; see `predict`).
+    below 0), "vote" (every field is trained by itself; see `predict`) or "weighted_vote" (of
+    classes; the votes count by weights found on held-out rows).
 n_members, bagging : so many models with other starting values are trained at once and averaged,
     each on rows drawn with replacement where `bagging` is true.
 aggregate : train on each distinct row once, with its weight and mean target.
@@ -154,7 +155,7 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
     def _heads(self) -> tuple[Head, ...]:
         raise NotImplementedError
 
-    def _named_target(self) -> Target:
+    def _named_targets(self) -> tuple[Target, ...]:
         raise NotImplementedError
 
     def _fit(
@@ -306,13 +307,18 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
             callbacks=[_print_epoch] if self.verbose else [],
         )
         fit = train(problem, settings, running, start)
-        if "y" not in words.schema.columns:
-            schema = replace(words.schema, target=self._named_target())
-            words = Vocabulary(schema, words.fields)
+        words = Vocabulary(replace(words.schema, targets=self._named_targets()), words.fields)
         self.model_ = FieldwiseModel.of(words, problem, fit, asdict(fit.settings))
         self._fit_kept = replace(fit, state=np.asarray(fit.state))
         self._layout = layout
         self.history_ = fit.history
+
+    def _target_names(self, n: int) -> list[str]:
+        """Names for columns of y that are no columns of X."""
+        y = "y"
+        while any(column.startswith(y) for column in self._encoder.schema_.columns):
+            y = f"_{y}"
+        return [y] if n == 1 else [f"{y}_{k + 1}" for k in range(n)]
 
     def _scores(self, X: Any) -> np.ndarray:
         """(n, K)"""
@@ -420,9 +426,10 @@ classes_ : the classes, sorted.
         k = len(self.classes_)
         return (Head("softmax", k),) if k > 2 else (Head(),) * self._n_labels
 
-    def _named_target(self) -> Target:
+    def _named_targets(self) -> tuple[Target, ...]:
         classes = tuple(str(c) for c in self.classes_.tolist())
-        return Target(column="y", dtype="string", classes=classes)
+        names = self._target_names(self._n_labels)
+        return tuple(Target(column=name, dtype="string", classes=classes) for name in names)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The log-odds of the second class, (n,), or a score for every class or label, (n, K)"""
@@ -441,28 +448,10 @@ classes_ : the classes, sorted.
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest class; of a vote the one most fields choose, and of equals the likelier."""
         check_is_fitted(self)
-        found, half = self.predict_proba(X), 0.5
-        if self.combine == "vote":
-            # The chance counts for less than a vote: it settles ties alone.
-            found = self._votes(X) + found / 2
-            half = self.model_.layout.n_fields * self.model_.objective.n_members / 2 + 0.25
+        chosen = self.model_.choices(*self._encoder.codes(X), self.n_jobs)
         if self._n_labels > 1:
-            return (found > half).astype(int)
-        return self.classes_[found.argmax(axis=1)]
-
-    def _votes(self, X: Any) -> np.ndarray:
-        """How many fields choose each class, (n, classes), or each label, (n, labels)"""
-        f = self.field_scores(X)
-        f = f.reshape(len(f), -1, f.shape[-1]) + self.model_.offsets[:, None]
-        k = sum(head.size for head in self.model_.objective.heads)
-        f = f.reshape(len(f), -1, k, f.shape[-1]).swapaxes(2, 3).reshape(len(f), -1, k)
-        if self._n_labels > 1:
-            return (f > 0).sum(axis=1)
-        if k == 1:
-            yes = (f[:, :, 0] > 0).sum(axis=1)
-            return np.stack([f.shape[1] - yes, yes], axis=1)
-        chosen = f.argmax(axis=2)
-        return np.stack([(chosen == c).sum(axis=1) for c in range(k)], axis=1)
+            return np.stack(chosen, axis=1)
+        return self.classes_[chosen[0]]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -514,8 +503,9 @@ class FieldwiseRegressor(RegressorMixin, _FieldwiseEstimator):  # type: ignore[m
             raise SettingError(f"loss={loss!r} is for classes; use FieldwiseClassifier")
         return (Head(loss, delta=self.delta),) * self._n_targets
 
-    def _named_target(self) -> Target:
-        return Target(column="y", kind="numeric", dtype="float")
+    def _named_targets(self) -> tuple[Target, ...]:
+        names = self._target_names(self._n_targets)
+        return tuple(Target(column=name, kind="numeric", dtype="float") for name in names)
 
     def predict(self, X: Any) -> np.ndarray:
         """(n,), or (n, targets)"""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .data.encoding import encode, load_vocabulary
-from .data.schema import Schema, slot_positions
+from .data.schema import Schema, Target, slot_positions
 from .data.store import Store
 from .data.vocabulary import FieldVocabulary, Vocabulary
 from .errors import FieldwiseError, SchemaError, SettingError
@@ -173,22 +173,26 @@ def fit_store(
 def objective_of(
     schema: Schema, loss: str | None = None, combine: str = "sum", n_members: int = 1
 ) -> Objective:
-    """The objective of a target: two classes, more classes, or a number; `loss` overrides."""
-    if schema.target is None:
+    """The objective of targets: two classes, more classes, or a number each; `loss` is that of
+    numbers."""
+    if not schema.targets:
         raise SchemaError("there is no target to learn; name one")
-    if schema.target.kind == "classes":
-        k = len(schema.target.classes)
-        if k < 2:
-            raise SchemaError(f"the target {schema.target.column!r} has {k} class; it needs two")
-        fitting: tuple[str, ...] = ("logistic",) if k == 2 else ("softmax",)
-    elif schema.target.kind == "share":
-        k, fitting = 2, ("logistic",)
-    else:
-        k, fitting = 1, ("squared", "absolute", "huber", "poisson")
-    loss = loss or fitting[0]
-    if loss not in fitting:
-        raise SettingError(f"loss={loss!r} does not fit the target; it may be {', '.join(fitting)}")
-    return Objective((Head(loss, k if k > 2 else 1),), n_members, combine)
+    fitting = [_fitting_losses(target) for target in schema.targets]
+    if loss is not None and not any(loss in losses for losses, _ in fitting):
+        words = ", ".join(dict.fromkeys(name for losses, _ in fitting for name in losses))
+        raise SettingError(f"loss={loss!r} does not fit the target; it may be {words}")
+    heads = [Head(loss if loss in losses else losses[0], size) for losses, size in fitting]
+    return Objective(tuple(heads), n_members, combine)
+
+
+def _fitting_losses(target: Target) -> tuple[tuple[str, ...], int]:
+    """The losses a target may have, the usual one first, and how many outputs it takes."""
+    if target.kind == "numeric":
+        return ("squared", "absolute", "huber", "poisson"), 1
+    k = len(target.classes)
+    if k < 2:
+        raise SchemaError(f"the target {target.column!r} has {k} class; it needs two")
+    return (("logistic",), 1) if k == 2 else (("softmax",), k)
 
 
 def train_table(

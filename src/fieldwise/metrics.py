@@ -103,13 +103,19 @@ def head_metrics(
 
 
 def measure(
-    heads: Sequence[Head], z: Sequence[np.ndarray], y: np.ndarray, w: np.ndarray | None = None
+    heads: Sequence[Head],
+    z: Sequence[np.ndarray],
+    y: np.ndarray,
+    w: np.ndarray | None = None,
+    names: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Of one head its metrics; of several each one's, numbered, and the sum of their losses."""
+    """Of one head its metrics; of several each one's, by its name or numbered, and the sum of their
+    losses."""
     found = [head_metrics(h, z[k], y[:, k], w) for k, h in enumerate(heads)]
     if len(found) == 1:
         return found[0]
     out = {"loss": sum(f["loss"] for f in found)}
     for k, f in enumerate(found):
-        out |= {f"{name}_{k + 1}": value for name, value in f.items()}
+        label = names[k] if names else k + 1
+        out |= {f"{name}_{label}": value for name, value in f.items()}
     return out

@@ -64,14 +64,14 @@ class FieldwiseModel:
         cls, vocabulary: Vocabulary, problem: Problem, fit: Fit, settings: Mapping[str, Any]
     ) -> FieldwiseModel:
         table, layout, objective, offsets = folded(
-            fit.table, problem.layout, problem.objective, fit.scale, fit.field_weights
+            fit.table, problem.layout, fit.objective, fit.scale, fit.field_weights
         )
         table = np.asarray(table, dtype=np.float32)
         rows = np.concatenate([table, maths.mean_rows(table, layout, vocabulary.counts())])
         about = dict(settings)
-        if problem.objective.combine == "weighted":
-            pairs = zip(vocabulary.schema.names, fit.field_weights.tolist(), strict=True)
-            about["field_weights"] = dict(pairs)
+        weights = fit.objective.voices or tuple(fit.field_weights.tolist())
+        if problem.objective.combine in ("weighted", "weighted_vote"):
+            about["field_weights"] = dict(zip(vocabulary.schema.names, weights, strict=True))
         return cls(
             *(vocabulary, layout, rows, objective, offsets + np.log(problem.sampling_rate)),
             *(about, dict(fit.metrics), list(fit.history)),
@@ -103,12 +103,56 @@ class FieldwiseModel:
 
         Of a vote it is the score that stands for the mean of the fields' predictions.
         """
-        by_field = self.objective.combine == "vote"
+        by_field = self.objective.is_vote
         found = self._score(codes, values, n_jobs, by_field=by_field)
         if by_field:
             merged = self.objective.merged(found + self.offsets[:, None])
             found = np.concatenate([z.reshape(len(codes), -1) for z in merged], axis=1)
         return found[:, 0] if found.shape[1] == 1 else found
+
+    def choices(
+        self, codes: np.ndarray, values: np.ndarray | None, n_jobs: int | None = None
+    ) -> list[np.ndarray]:
+        """Of every target what coded rows most likely are, (n,): the number of a class (of a vote
+        the one that most fields choose), or a number."""
+        if self.objective.is_vote and all(h.is_class for h in self.objective.heads):
+            f = self._score(codes, values, n_jobs, by_field=True) + self.offsets[:, None]
+            return [votes.argmax(axis=1) for votes in self.objective.votes(f)]
+        found = self.scores_by_target(codes, values, n_jobs)
+        out = []
+        for head, z in zip(self.objective.heads, found, strict=True):
+            if head.loss == "softmax":
+                out.append(z.argmax(axis=1))
+            else:
+                out.append((z > 0).astype(int) if head.is_class else self._meaning(head, z))
+        return out
+
+    def scores_by_target(
+        self, codes: np.ndarray, values: np.ndarray | None, n_jobs: int | None = None
+    ) -> list[np.ndarray]:
+        """Scores of coded rows, (n,) or (n, classes) a target."""
+        return self._by_target(self.score_codes(codes, values, n_jobs))
+
+    def _by_target(self, z: np.ndarray) -> list[np.ndarray]:
+        """Scores (n,) or (n, K), apart: (n,) or (n, classes) a target."""
+        z = z.reshape(len(z), -1)
+        ends = np.cumsum([head.size for head in self.objective.heads])[:-1]
+        parts = np.split(z, ends, axis=1)
+        return [part if part.shape[1] > 1 else part[:, 0] for part in parts]
+
+    @staticmethod
+    def _meaning(head: Head, z: np.ndarray) -> np.ndarray:
+        return LOSSES[head.loss].prediction(z.astype(np.float64))
+
+    def predictions(self, z: np.ndarray) -> Any:
+        """What scores stand for: chances, numbers, rates; of several targets a dict of them."""
+        pairs = zip(self.objective.heads, self._by_target(z), strict=True)
+        return self._named([self._meaning(head, part) for head, part in pairs])
+
+    def _named(self, found: list[np.ndarray]) -> Any:
+        """What there is of every target: a dict by name, or the only one."""
+        names = [target.column for target in self.schema.targets]
+        return found[0] if len(found) == 1 else dict(zip(names, found, strict=True))
 
     def _score(
         self,
@@ -125,10 +169,7 @@ class FieldwiseModel:
 
     def field_scores(self, data: Any) -> np.ndarray:
         """f_i(x) of raw rows, the offsets aside: (n, m) of one output, else (n, K, m)."""
-        source = open_source(data, schema=self.schema)
-        self._check_columns(source)
-        coded = (self.vocabulary.encode(chunk) for chunk in source.chunks())
-        return np.concatenate([self.field_scores_of(*rows) for rows in coded])
+        return np.concatenate([self.field_scores_of(*coded) for coded in self._coded(data)])
 
     def field_scores_of(
         self, codes: np.ndarray, values: np.ndarray | None, n_jobs: int | None = None
@@ -137,25 +178,17 @@ class FieldwiseModel:
         found = self._score(codes, values, n_jobs, by_field=True)
         return found[:, 0] if found.shape[1] == 1 else found
 
-    @property
-    def head(self) -> Head:
-        """What is learned, where there is one target."""
-        if len(self.objective.heads) > 1:
-            raise ModelError(f"the model has {len(self.objective.heads)} targets, not one")
-        return self.objective.heads[0]
-
-    def score_chunks(
+    def coded_chunks(
         self, data: Any, n_unseen: np.ndarray | None = None, **options: Any
-    ) -> Iterator[tuple[Chunk, np.ndarray]]:
-        """Chunks of a table of any size and kind, each with its scores.
+    ) -> Iterator[tuple[Chunk, tuple[np.ndarray, np.ndarray]]]:
+        """Chunks of a table of any size and kind, each with its codes and values.
 
-        `n_unseen` (m,) is raised by the values of each field that training never saw.
+        `n_unseen` (m,) is raised by the rows in which a field has what training never saw.
         """
         source = open_source(data, schema=self.schema, **options)
         self._check_columns(source)
         for chunk in source.chunks():
-            codes, values = self.vocabulary.encode(chunk, n_unseen)
-            yield chunk, self.score_codes(codes, values)
+            yield chunk, self.vocabulary.encode(chunk, n_unseen)
 
     def _check_columns(self, source: Source) -> None:
         check_names(self.schema.columns, source.columns, "column")
@@ -164,7 +197,7 @@ class FieldwiseModel:
         if extra:
             warnings.warn(
                 f"columns the model does not know are ignored: {', '.join(extra[:5])}",
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def decision_function(self, data: Any) -> np.ndarray:
@@ -172,13 +205,19 @@ class FieldwiseModel:
 
         Log-odds of two classes; (n, K) of more classes or of several targets; numbers as they are.
         """
+        return np.concatenate([self.score_codes(*coded) for coded in self._coded(data)])
+
+    def _coded(self, data: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Codes and values of raw rows of any kind; tells of what training never saw."""
         if _is_row(data, self.schema):
-            codes, values = self._row_coder(data)
-            return self.score_codes(codes, values)
+            yield self._row_coder(data)
+            return
         n_unseen = np.zeros(self.layout.n_fields, np.int64)
-        z = np.concatenate([z for _, z in self.score_chunks(data, n_unseen)])
-        self._tell_unseen(self.unseen_shares(n_unseen, len(z)))
-        return z
+        n_rows = 0
+        for _, (codes, values) in self.coded_chunks(data, n_unseen):
+            n_rows += len(codes)
+            yield codes, values
+        self._tell_unseen(self.unseen_shares(n_unseen, n_rows))
 
     def unseen_shares(self, n_unseen: np.ndarray, n_rows: int) -> dict[str, float]:
         """The share of rows whose value was never seen in training, of fields that have any."""
@@ -191,26 +230,22 @@ class FieldwiseModel:
         self._told.update(fresh)
         if fresh:
             parts = ", ".join(f"{name} {shares[name]:.2%} of rows" for name in fresh)
-            warnings.warn(f"values never seen in training: {parts}", stacklevel=4)
+            warnings.warn(f"values never seen in training: {parts}", stacklevel=5)
 
-    def predict_proba(self, data: Any) -> np.ndarray:
-        """The chance of the second class, (n,), or of every class, (n, K)"""
-        if self.head.loss not in ("logistic", "softmax"):
+    def predict_proba(self, data: Any) -> Any:
+        """The chance of the second class, (n,), or of every class, (n, K); of several targets a
+        dict of them."""
+        if not all(head.is_class for head in self.objective.heads):
             raise ModelError("the model predicts numbers, not classes; use predict")
         return self.predictions(self.decision_function(data))
 
-    def predict(self, data: Any) -> np.ndarray:
-        """A number a row; of classes the likeliest, as text."""
-        found = self.predictions(self.decision_function(data))
-        if self.head.loss == "logistic":
-            return np.array(self.classes)[(found > 0.5).astype(int)]
-        if self.head.loss == "softmax":
-            return np.array(self.classes)[found.argmax(axis=1)]
-        return found
-
-    def predictions(self, z: np.ndarray) -> np.ndarray:
-        """What scores stand for: chances, numbers, rates."""
-        return LOSSES[self.head.loss].prediction(z.astype(np.float64))
+    def predict(self, data: Any) -> Any:
+        """A number a row; of classes the likeliest, or the one most fields vote for, as text. Of
+        several targets a dict of them."""
+        parts = [self.choices(*coded) for coded in self._coded(data)]
+        found = [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
+        pairs = zip(self.schema.targets, found, strict=True)
+        return self._named([np.array(t.classes)[a] if t.classes else a for t, a in pairs])
 
     @cached_property
     def _row_coder(self) -> Any:
@@ -291,7 +326,8 @@ class FieldwiseModel:
             schema = Schema.from_dict(body["schema"])
             said = body["objective"]
             heads = tuple(Head(**head) for head in said["heads"])
-            objective = Objective(heads, said["n_members"], said["combine"])
+            voices = tuple(said["voices"])
+            objective = Objective(heads, said["n_members"], said["combine"], voices)
             shape = (tuple(body["sizes"]), tuple(body["ranks"]), objective.n_outputs)
             layout = Layout(*shape, tuple(body["slots"]))
             vocabulary = Vocabulary.from_bytes(schema, (path / WORDS).read_bytes())

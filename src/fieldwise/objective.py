@@ -3,16 +3,17 @@
 A head is a target with its loss: one output, or for softmax one a class. All heads are there once a
 member of an ensemble. The scores of fields f (n, K, m) become outputs z by one of
 
-    sum        z_o = sum_i f_oi
-    weighted   z_o = sum_i u_i f_oi     u_i >= 0 are learned
-    vote       every f_oi is an output with a loss of its own
+    sum            z_o = sum_i f_oi
+    weighted       z_o = sum_i u_i f_oi     u_i >= 0 are learned
+    vote           every f_oi is an output with a loss of its own
+    weighted_vote  the same, and the voices count by weights found afterwards
 
 Losses are means over weights: sum_s w_s loss_s / sum_s w_s, summed over heads, members and votes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,8 +23,9 @@ from .losses import LOSSES, sigmoid, softmax
 
 __all__ = ["COMBINE", "Head", "Objective"]
 
-COMBINE = ("sum", "weighted", "vote")
+COMBINE = ("sum", "weighted", "vote", "weighted_vote")
 TINY = 1e-12
+ROUNDS = 200  # of the search for weights of voices, which gets better with every one
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,10 @@ class Head:
         if not self.delta > 0:
             raise SettingError(f"delta={self.delta} must be more than 0")
 
+    @property
+    def is_class(self) -> bool:
+        return self.loss in ("logistic", "softmax")
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -50,12 +56,19 @@ class Objective:
     heads: tuple[Head, ...] = (Head(),)
     n_members: int = 1
     combine: str = "sum"
+    voices: tuple[float, ...] = ()  # of a vote, how much each field counts; empty: all the same
 
     def __post_init__(self) -> None:
         if self.combine not in COMBINE:
             raise SettingError(f"combine={self.combine!r} is not one of {', '.join(COMBINE)}")
+        if self.combine == "weighted_vote" and not all(head.is_class for head in self.heads):
+            raise SettingError("combine='weighted_vote' is for classes; 'weighted' for numbers")
         if self.n_members < 1 or not self.heads:
             raise SettingError(f"n_members={self.n_members} must be at least 1")
+
+    @property
+    def is_vote(self) -> bool:
+        return self.combine in ("vote", "weighted_vote")
 
     @property
     def n_outputs(self) -> int:
@@ -91,7 +104,7 @@ class Objective:
             weight = w[:, e if w.shape[1] > 1 else 0]
             total = weight.sum()
             share = weight / total if total > 0 else 0 * weight
-            if self.combine == "vote":
+            if self.is_vote:
                 voices = [f[:, outputs, i] for i in range(m)]
             elif self.combine == "weighted":
                 voices = [f[:, outputs] @ u]
@@ -102,7 +115,7 @@ class Objective:
                 z = z if head.loss == "softmax" else z[:, 0]
                 losses += weight * loss.value(z, y[:, target], head.delta)
                 dz = loss.derivative(z, y[:, target], head.delta).reshape(n, -1) * share[:, None]
-                if self.combine == "vote":
+                if self.is_vote:
                     df[:, outputs, i] = dz
                 elif self.combine == "weighted":
                     df[:, outputs] = dz[:, :, None] * u
@@ -111,38 +124,78 @@ class Objective:
                     df[:, outputs] = dz[:, :, None]
         return losses, df, du
 
+    def _voices(self, scores: np.ndarray) -> list[np.ndarray]:
+        """Of every head (n, members, size, fields); where there is no vote, as if of one field"""
+        k = self.n_outputs // self.n_members
+        ends = np.cumsum([head.size for head in self.heads])[:-1]
+        every = scores.astype(np.float64).reshape(len(scores), self.n_members, k, -1)
+        return np.split(every, ends, axis=2)
+
     def merged(self, scores: np.ndarray) -> list[np.ndarray]:
         """One score a head, (n,) or (n, size): the mean of members' and fields' predictions.
 
         scores (n, K), or of a vote (n, K, m). Members' scores are averaged as they are; a vote's
-        predictions are, and the mean is given as the score that stands for it.
+        predictions are, by the weights of voices, and the mean is given as the score that stands
+        for it.
         """
-        out, k = [], self.n_outputs // self.n_members
-        voices = scores.reshape(len(scores), self.n_members, k, -1)
-        first = 0
-        for head in self.heads:
-            z = voices[:, :, first : first + head.size]  # (n, members, size, fields or 1)
-            first += head.size
-            if self.combine != "vote":
-                z = z.mean(axis=1)[:, :, 0]
-            elif head.loss == "logistic":
-                chance = np.clip(sigmoid(z.astype(np.float64)).mean(axis=(1, 3)), TINY, 1 - TINY)
-                z = np.log(chance) - np.log1p(-chance)
-            elif head.loss == "softmax":
-                chance = softmax(z.astype(np.float64).swapaxes(2, 3)).mean(axis=(1, 2))
-                z = np.log(np.maximum(chance, TINY))
+        out = []
+        for head, z in zip(self.heads, self._voices(scores), strict=True):
+            if not self.is_vote:
+                found = z.mean(axis=(1, 3))
+            elif head.is_class:
+                chance = np.average(_chances(head, z), axis=1, weights=self.voices or None)
+                logs = np.log(np.maximum(chance, TINY))
+                found = logs if head.size > 1 else logs[:, 1:] - logs[:, :1]
             elif head.loss == "poisson":
-                rates = LOSSES["poisson"].prediction(z.astype(np.float64))
-                z = np.log(np.maximum(rates.mean(axis=(1, 3)), TINY))
+                rates = LOSSES["poisson"].prediction(z).mean(axis=(1, 3))
+                found = np.log(np.maximum(rates, TINY))
             else:
-                z = z.mean(axis=(1, 3))
-            out.append(z if head.loss == "softmax" else z[:, 0])
+                found = z.mean(axis=(1, 3))
+            out.append(found if head.loss == "softmax" else found[:, 0])
         return out
+
+    def votes(self, scores: np.ndarray) -> list[np.ndarray]:
+        """How much each class is voted for, (n, classes) a head; scores (n, K, m)
+
+        Every field of every member chooses one. The mean chance counts for next to nothing: it
+        settles ties alone.
+        """
+        out = []
+        for head, z in zip(self.heads, self._voices(scores), strict=True):
+            z = z if head.size > 1 else np.concatenate([-z, z], axis=2)
+            chosen = np.argmax(z, axis=2)  # (n, members, fields)
+            weights = np.array(self.voices or np.ones(z.shape[3]))
+            counts = [((chosen == c) * weights).sum(axis=(1, 2)) for c in range(z.shape[2])]
+            chance = np.average(_chances(head, z), axis=1, weights=weights)
+            out.append(np.stack(counts, axis=1) + 1e-6 * weights.min() * chance)
+        return out
+
+    def with_voices(self, scores: np.ndarray, y: np.ndarray, w: np.ndarray) -> Objective:
+        """With the weights of voices whose mean chance makes y (n, targets) likeliest: those of a
+        mixture, by expectation and maximisation. scores (n, K, m), w (n,)"""
+        heads = zip(self.heads, self._voices(scores), y.T, strict=True)
+        chances, shares = [], []
+        for head, z, target in heads:
+            found = _chances(head, z)  # (n, fields, classes)
+            if head.size > 1:
+                share = np.eye(head.size)[target.astype(int)]
+            else:
+                share = np.stack([1 - target, target], axis=1)
+            chances.append(np.maximum(found, TINY))
+            shares.append(share * w[:, None])
+        u = np.full(scores.shape[2], 1 / scores.shape[2])
+        for _ in range(ROUNDS):
+            part = np.zeros_like(u)
+            for found, share in zip(chances, shares, strict=True):
+                mean = np.einsum("i,nic->nc", u, found)
+                part += np.einsum("nic,nc->i", found, share / mean)
+            u = u * part
+            u /= u.sum()
+        return replace(self, voices=tuple(u.tolist()))
 
     def plain(self) -> Objective:
         """The objective of a trained model, whose members and weights are in its table."""
-        combine = "vote" if self.combine == "vote" else "sum"
-        return Objective(self.heads, 1 if combine == "sum" else self.n_members, combine)
+        return self if self.is_vote else Objective(self.heads)
 
     def starts(self, y: np.ndarray, w: np.ndarray) -> np.ndarray:
         """(K,) the constant scores that fit best"""
@@ -153,3 +206,12 @@ class Objective:
                 start = np.concatenate([start, np.full(head.size - len(start), start.min())])
             found.append(start)
         return np.concatenate(found)
+
+
+def _chances(head: Head, z: np.ndarray) -> np.ndarray:
+    """What every field says, the mean over members: (n, members, size, fields) -> (n, fields,
+    classes)"""
+    if head.size > 1:
+        return softmax(z.swapaxes(2, 3)).mean(axis=1)
+    chance = sigmoid(z[:, :, -1]).mean(axis=1)
+    return np.stack([1 - chance, chance], axis=2)

@@ -13,7 +13,7 @@ import polars as pl
 from .data.encoding import target_values, weight_values
 from .errors import SettingError
 from .files import disk_errors
-from .metrics import head_metrics
+from .metrics import measure
 from .model import FieldwiseModel
 
 __all__ = ["evaluate_table", "write_predictions"]
@@ -27,16 +27,21 @@ def evaluate_table(model: FieldwiseModel, data: Any, **options: Any) -> dict[str
     started = time.perf_counter()
     n_unseen = np.zeros(model.layout.n_fields, np.int64)
     parts = [
-        (z, target_values(chunk, model.schema), weight_values(chunk, model.schema))
-        for chunk, z in model.score_chunks(data, n_unseen, **options)
+        (
+            *model.scores_by_target(*coded),
+            target_values(chunk, model.schema),
+            weight_values(chunk, model.schema),
+        )
+        for chunk, coded in model.coded_chunks(data, n_unseen, **options)
     ]
-    z, y, w = map(np.concatenate, zip(*parts, strict=True))
+    *z, y, w = map(np.concatenate, zip(*parts, strict=True))
     seconds = time.perf_counter() - started
+    names = [target.column for target in model.schema.targets]
     return {
-        **head_metrics(model.head, z, y, w),
-        "rows": len(z),
-        "rows_per_second": len(z) / seconds,
-        "unseen": model.unseen_shares(n_unseen, len(z)),
+        **measure(model.objective.heads, z, y, w, names),
+        "rows": len(y),
+        "rows_per_second": len(y) / seconds,
+        "unseen": model.unseen_shares(n_unseen, len(y)),
     }
 
 
@@ -44,7 +49,7 @@ def write_predictions(
     model: FieldwiseModel, data: Any, out: str | Path, **options: Any
 ) -> tuple[int, dict[str, float]]:
     """Predictions in the order of rows, as Parquet or CSV: a column `probability`, or one a class,
-    or `prediction`.
+    or `prediction`; of several targets each under its name.
 
     Written under a temporary name and renamed, so `out` is whole or as it was. Returns the number
     of rows and the shares of unseen values.
@@ -59,8 +64,8 @@ def write_predictions(
         try:
             with temporary.open("wb") as file:
                 parts = []
-                for _, z in model.score_chunks(data, n_unseen, **options):
-                    frame = _frame(model, model.predictions(z))
+                for _, coded in model.coded_chunks(data, n_unseen, **options):
+                    frame = _frame(model, model.score_codes(*coded))
                     n_rows += frame.height
                     if out.suffix == ".csv":
                         frame.write_csv(file, include_header=n_rows == frame.height)
@@ -76,9 +81,16 @@ def write_predictions(
     return n_rows, model.unseen_shares(n_unseen, max(n_rows, 1))
 
 
-def _frame(model: FieldwiseModel, found: np.ndarray) -> pl.DataFrame:
-    if model.head.loss == "softmax":
-        names = [f"probability_{name}" for name in model.classes]
-        return pl.DataFrame(found, schema=names, orient="row")
-    name = "probability" if model.head.loss == "logistic" else "prediction"
-    return pl.DataFrame({name: found})
+def _frame(model: FieldwiseModel, z: np.ndarray) -> pl.DataFrame:
+    found = model.predictions(z)
+    several = len(model.objective.heads) > 1
+    columns: dict[str, np.ndarray] = {}
+    for head, target in zip(model.objective.heads, model.schema.targets, strict=True):
+        part = found[target.column] if several else found
+        name = f"{target.column}_" if several else ""
+        if head.loss == "softmax":
+            pairs = zip(target.classes, part.T, strict=True)
+            columns |= {f"{name}probability_{label}": column for label, column in pairs}
+        else:
+            columns[name + ("probability" if head.is_class else "prediction")] = part
+    return pl.DataFrame(columns)

@@ -123,7 +123,7 @@ def folded(
     offsets = scale.offsets * spread + center
     factors = spread[:, None] * field_weights
     table = table if (factors == 1).all() else fold(table, layout, factors)
-    if objective.n_members > 1 and objective.combine != "vote":
+    if objective.n_members > 1 and not objective.is_vote:
         table, layout = mean_of_outputs(table, layout, objective.n_members)
         offsets = offsets.reshape(objective.n_members, -1).mean(axis=0)
     return table, layout, objective.plain(), offsets

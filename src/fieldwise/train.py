@@ -7,21 +7,21 @@ after any number of interruptions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import checkpoint as checkpoints
-from .data.shuffle import Batches, Cursor, Rows, Table, wide_values
+from .data.shuffle import Batches, Rows, Table, wide_values
 from .engines import Engine, StepSettings, make_engine
 from .errors import SettingError, TrainingError
 from .layout import Layout
 from .metrics import measure
 from .objective import Objective
 from .progress import progress
+from .state import Run, Saver
 from .targets import Scale, aggregated, scale_of, weights_of
 
 __all__ = [
@@ -41,6 +41,7 @@ RATES = (0.05, 0.15, 0.4)
 TRIAL = 2  # epochs after which a rate that is behind the one before is given up
 CHUNK_ROWS = 1 << 17  # rows handed to the engine at a time
 SCORE_ROWS = 1 << 16
+VOICE_ROWS = 1 << 17  # rows that the weights of a vote are found on, at most
 MAY_BE_NONE = ("learning_rate", "reg_every", "batch_size", "max_variance", "max_mean")
 Callback = Callable[[dict[str, Any]], bool | None]
 
@@ -152,6 +153,7 @@ class Fit:
     settings: TrainSettings  # with everything decided
     scale: Scale
     field_weights: np.ndarray  # (m,) ones, but for combine="weighted"
+    objective: Objective  # as it was, with the weights of a vote
     was_stopped: bool = False  # by Ctrl-C or a callback
 
 
@@ -167,6 +169,21 @@ def initialise(table: np.ndarray, seed: int, scale: float) -> None:
         part[:, -1] = 0.0
 
 
+def _scored(
+    engine: Engine, problem: Problem, rows: Table, only: np.ndarray | None, scale: Scale
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Scores (n, K), of a vote (n, K, m), targets and weights of the rows `only` is true for, some
+    at a time, in the targets' own measure."""
+    center, spread = scale.of_outputs(problem.objective)
+    if problem.objective.is_vote:
+        center, spread = center[:, None], spread[:, None]
+    for start in range(0, rows.n_rows, SCORE_ROWS):
+        batch = rows.read(start, min(start + SCORE_ROWS, rows.n_rows))
+        if only is not None:
+            batch = {k: a[only[start : start + SCORE_ROWS]] for k, a in batch.items()}
+        values = wide_values(batch["codes"], batch.get("values"), problem.valued)
+        z = engine.scores(batch["codes"], values) * spread + center
+        yield z, batch["target"], batch["weight"][:, 0] if "weight" in batch else np.ones(len(z))
 
 
 def evaluate(
@@ -174,110 +191,25 @@ def evaluate(
 ) -> dict[str, float]:
     """Metrics on the rows `only` is true for, in the targets' own measure."""
     objective = problem.objective
-    center, spread = scale.of_outputs(objective)
-    if objective.combine == "vote":
-        center, spread = center[:, None], spread[:, None]
-    parts = []
-    for start in range(0, rows.n_rows, SCORE_ROWS):
-        batch = rows.read(start, min(start + SCORE_ROWS, rows.n_rows))
-        if only is not None:
-            batch = {k: a[only[start : start + SCORE_ROWS]] for k, a in batch.items()}
-        values = wide_values(batch["codes"], batch.get("values"), problem.valued)
-        z = engine.scores(batch["codes"], values) * spread + center
-        w = batch["weight"][:, 0] if "weight" in batch else np.ones(len(z))
-        parts.append((*objective.merged(z), batch["target"], w))
+    scored = _scored(engine, problem, rows, only, scale)
+    parts = [(*objective.merged(z), y, w) for z, y, w in scored]
     *z, y, w = map(np.concatenate, zip(*parts, strict=True))
     return measure(objective.heads, z, y, w)
 
 
-ENGINE_ARRAYS = ("table", "state", "field_weights", "field_state")
-
-
-class _Run:
-    """One training run: what has to be saved for it to go on."""
-
-    def __init__(self, engine: Engine, batches: Batches, averages: int) -> None:
-        self.engine = engine
-        self.batches = batches
-        self.averages = averages
-        self.history: list[dict[str, Any]] = []
-        self.best: np.ndarray | None = None
-        self.best_epoch = -1
-        self.best_loss = np.inf
-        self.metrics: dict[str, float] = {}
-        self.loss = self.weight = self.seconds = 0.0  # of the epoch so far
-        self.mean: np.ndarray | None = None  # of the epoch's tables so far
-        self.best_field_weights: np.ndarray | None = None
-        self.n_taken = 0
-
-    def take(self, chunk: int) -> None:
-        """Take the table into the epoch's mean where it is due after this chunk of the epoch."""
-        n_chunks, before = len(self.batches), self.n_taken
-        n_points = min(2 * self.averages, n_chunks)
-        self.n_taken = max(0, (chunk + 1) * n_points // n_chunks - n_points // 2)
-        if self.averages == 1 or self.n_taken == before:
-            return
-        if self.mean is None:
-            self.mean = np.zeros_like(self.engine.table)
-        share = np.float32(1 / self.n_taken)
-        for part in _parts(self.mean):
-            self.mean[part] += share * (self.engine.table[part] - self.mean[part])
-
-    def swap(self) -> None:
-        """Let the engine have the epoch's mean, or take it back."""
-        if self.mean is not None:
-            for part in _parts(self.mean):
-                kept = self.engine.table[part].copy()
-                self.engine.table[part] = self.mean[part]
-                self.mean[part] = kept
-
-    def save(self, folder: Path, identity: Mapping[str, Any]) -> None:
-        body = {
-            "identity": identity,
-            "cursor": self.batches.cursor.to_dict(),
-            "n_steps": self.engine.n_steps,
-            "history": self.history,
-            "best_epoch": self.best_epoch,
-            "best_loss": self.best_loss.hex() if np.isfinite(self.best_loss) else None,
-            "metrics": self.metrics,
-            "epoch": [self.loss.hex(), self.weight.hex(), self.seconds, self.n_taken],
-        }
-        arrays = {name: getattr(self.engine, name) for name in ENGINE_ARRAYS}
-        for name in ("best", "mean", "best_field_weights"):
-            if getattr(self, name) is not None:
-                arrays[name] = getattr(self, name)
-        checkpoints.save(folder, body, arrays)
-
-    def restore(self, folder: Path, identity: Mapping[str, Any]) -> bool:
-        found = checkpoints.load(folder)
-        if found is None:
-            return False
-        body, arrays = found
-        for name, value in identity.items():
-            if body["identity"].get(name) != value:
-                raise SettingError(
-                    f"{folder} is a checkpoint of another run: {name} was "
-                    f"{body['identity'].get(name)!r} and is {value!r}"
-                )
-        for name in ENGINE_ARRAYS:
-            getattr(self.engine, name)[:] = arrays[name]
-        self.engine.n_steps = body["n_steps"]
-        self.batches.cursor = Cursor.from_dict(body["cursor"])
-        self.history = body["history"]
-        self.best_epoch, self.metrics = body["best_epoch"], body["metrics"]
-        self.best_loss = float.fromhex(body["best_loss"]) if body["best_loss"] else np.inf
-        self.best, self.mean, self.best_field_weights = (
-            arrays[name].copy() if name in arrays else None
-            for name in ("best", "mean", "best_field_weights")
-        )
-        self.loss, self.weight = (float.fromhex(v) for v in body["epoch"][:2])
-        self.seconds, self.n_taken = body["epoch"][2:]
-        return True
-
-
-def _parts(table: np.ndarray) -> Iterator[slice]:
-    """Some rows at a time, so that work on a whole table needs no second one."""
-    return (slice(start, start + 4096) for start in range(0, len(table), 4096))
+def _voices(engine: Engine, problem: Problem, scale: Scale, table: np.ndarray) -> Objective:
+    """The objective with its voices weighted, from (at most some of) the rows to judge by."""
+    engine.table[:] = table
+    engine.set_means(problem.counts)
+    rows, only = problem.judge or (problem.rows, problem.only)
+    parts, n = [], 0
+    for part in _scored(engine, problem, rows, only, scale):
+        parts.append(part)
+        n += len(part[0])
+        if n >= VOICE_ROWS:
+            break
+    z, y, w = map(np.concatenate, zip(*parts, strict=True))
+    return problem.objective.with_voices(z, y, w)
 
 
 def on_distinct_rows(problem: Problem, settings: TrainSettings) -> tuple[Problem, TrainSettings]:
@@ -379,9 +311,11 @@ def _train(
         max_mean=settings.max_mean,
     )
     options: dict[str, Any] = {} if running.engine == "reference" else {"n_jobs": running.n_jobs}
-    objective = scale.scaled(problem.objective)
     made = make_engine(
-        running.engine, layout, step, objective=objective, offsets=scale.offsets, **options
+        *(running.engine, layout, step),
+        objective=scale.scaled(problem.objective),
+        offsets=scale.offsets,
+        **options,
     )
     if start:
         made.table[:], made.state[:] = start.table, start.state
@@ -389,7 +323,7 @@ def _train(
     else:
         initialise(made.table, settings.seed, settings.init_scale)
         made.state[:] = settings.initial_state
-    run = _Run(made, batches, settings.averages)
+    run = Run(made, batches, settings.averages)
     identity = {
         "settings": asdict(settings),
         "n_rows": trained,
@@ -399,7 +333,7 @@ def _train(
     }
     if running.resume and running.checkpoint is not None:
         run.restore(running.checkpoint, identity)
-    saver = _Saver(run, running.checkpoint, identity, running.checkpoint_minutes)
+    saver = Saver(run, running.checkpoint, identity, running.checkpoint_minutes)
     was_stopped = False
     try:
         while run.batches.cursor.epoch < settings.epochs and not _exhausted(run, settings):
@@ -416,46 +350,32 @@ def _train(
         was_stopped = True
     table = next(t for t in (run.best, run.mean, made.table) if t is not None)
     weights = made.field_weights if run.best_field_weights is None else run.best_field_weights
-    about = (run.history, run.best_epoch, run.metrics, settings)
-    return Fit(table, made.state, *about, scale, np.array(weights, np.float64), was_stopped)
+    objective = problem.objective
+    if objective.combine == "weighted_vote":
+        objective = _voices(made, problem, scale, table)
+        if problem.judge is not None:
+            weighed = replace(problem, objective=objective)
+            run.metrics = evaluate(made, weighed, *problem.judge, scale)
+    about = (run.history, run.best_epoch, run.metrics, settings, scale)
+    return Fit(table, made.state, *about, np.array(weights, np.float64), objective, was_stopped)
 
 
-def _exhausted(run: _Run, settings: TrainSettings) -> bool:
+def _exhausted(run: Run, settings: TrainSettings) -> bool:
     """Whether the last epochs brought nothing."""
     return run.best_epoch >= 0 and len(run.history) - 1 - run.best_epoch >= settings.patience
 
 
-class _Saver:
-    """Writes checkpoints when asked, and every so often."""
-
-    def __init__(
-        self, run: _Run, folder: Path | None, identity: Mapping[str, Any], minutes: float
-    ) -> None:
-        self._run, self._folder, self._identity = run, folder, identity
-        self._every = 60 * minutes
-        self._last = time.monotonic()
-
-    def now(self) -> None:
-        if self._folder is not None:
-            self._run.save(self._folder, self._identity)
-            self._last = time.monotonic()
-
-    def sometimes(self) -> None:
-        if time.monotonic() - self._last >= self._every:
-            self.now()
-
-
 def _epoch(
-    run: _Run,
+    run: Run,
     problem: Problem,
     scale: Scale,
-    saver: _Saver,
+    saver: Saver,
     settings: TrainSettings,
     show: bool | None,
 ) -> None:
     """The rest of the current epoch."""
     n_copies = problem.objective.n_members
-    if problem.objective.combine == "vote":
+    if problem.objective.is_vote:
         n_copies *= problem.layout.n_fields
     number = run.batches.cursor.epoch
     title = f"epoch {number + 1}/{settings.epochs}"
@@ -487,7 +407,7 @@ def _epoch(
     run.seconds += time.perf_counter() - begun
 
 
-def _finish_epoch(run: _Run, problem: Problem, scale: Scale, rate: float | None) -> dict[str, Any]:
+def _finish_epoch(run: Run, problem: Problem, scale: Scale, rate: float | None) -> dict[str, Any]:
     """Record the epoch, and keep its table if it is the best."""
     record: dict[str, Any] = {
         "epoch": len(run.history) + 1,

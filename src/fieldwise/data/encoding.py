@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from .keys import Keys
 from .learn import Learner, Provisional
 from .profiling import ColumnProfile, infer_schema, profile
 from .readers import format_schema, open_source
-from .schema import Field, Schema, Target, check_names
+from .schema import Field, Schema, Target, check_names, names_of
 from .store import Store, StoreWriter
 from .text import NULL_WORDS
 from .values import numbers_of
@@ -156,7 +155,7 @@ def schema_of(
     source: Source,
     *,
     format: str = "auto",
-    target: str | None = None,
+    target: str | Sequence[str] | None = None,
     trials: str | None = None,
     weight: str | None = None,
     drop: Sequence[str] = (),
@@ -180,15 +179,16 @@ def schema_of(
             raise SchemaError(f"{format} knows its target; leave trials={trials!r} out")
         known = _named(known, format, source, target, drop)
         return replace(known, weight=weight).with_fields(**settings)
-    target = target or source.target
-    check_names([*drop, *([target] if target else [])], source.columns, "column")
-    if target in drop:
-        raise SettingError(f"column {target!r} is the target and cannot be dropped")
+    targets = names_of(target or source.target)
+    check_names([*drop, *targets], source.columns, "column")
+    for name in targets:
+        if name in drop:
+            raise SettingError(f"column {name!r} is a target and cannot be dropped")
     if profiles is None:
         wanted = [c for c in source.columns if c not in drop]
         profiles = profile(source, columns=wanted, kinds=kinds, show=show)
     schema = infer_schema(
-        profiles, target=target, trials=trials, weight=weight, kinds=kinds, **settings
+        profiles, target=targets, trials=trials, weight=weight, kinds=kinds, **settings
     )
     return replace(schema, dropped=tuple(drop))
 
@@ -197,12 +197,12 @@ def _named(
     known: Schema,
     format: str,
     source: Source,
-    target: str | None,
+    target: str | Sequence[str] | None,
     drop: Sequence[str],
 ) -> Schema:
     """A format's own schema, less what is dropped."""
     label = known.target.column if known.target else None
-    if target not in (None, label):
+    if names_of(target) not in ([], [label]):
         raise SchemaError(f"{format} knows its target, {label!r}; leave it out or read it as csv")
     if label in drop:
         raise SchemaError(f"column {label!r} is the target of {format} and cannot be dropped")
@@ -215,7 +215,7 @@ def encode(
     data: Any,
     out: str | Path,
     *,
-    target: str | None = None,
+    target: str | Sequence[str] | None = None,
     trials: str | None = None,
     schema: Schema | None = None,
     format: str = "auto",
@@ -232,7 +232,8 @@ def encode(
 ) -> Store:
     """Encode a table of any size into the store `out`, and open it.
 
-    With `trials` the target counts successes (clicks) of so many trials (impressions) a row.
+    `target` names a column to learn, or several. With `trials` it counts successes (clicks) of so
+    many trials (impressions) a row.
     `append=True` adds rows to a store that is there: its codes stay, new categories come after.
     `settings` (min_count, unseen, n_bins, pooling, max_values) hold for all fields; see
     `infer_schema`.
@@ -267,7 +268,7 @@ def encode(
     widths = {
         "codes": sum(schema.slots),  # those of lists are known when all rows have been seen
         "values": len(schema.valued),
-        "target": int(schema.target is not None),
+        "target": len(schema.targets),
         "weight": int(schema.is_weighted),
     }
     writer = (
@@ -281,12 +282,15 @@ def encode(
 
 
 def _nothing_else(
-    schema: Schema, target: str | None, weight: str | None, given: dict[str, Any]
+    schema: Schema,
+    target: str | Sequence[str] | None,
+    weight: str | None,
+    given: dict[str, Any],
 ) -> None:
     """A schema has the last word: what is said beside it must not be silently left aside."""
-    label = schema.target.column if schema.target else None
-    if target not in (None, label):
-        raise SettingError(f"target={target!r}, but the schema's target is {label!r}")
+    labels = [t.column for t in schema.targets]
+    if names_of(target) not in ([], labels):
+        raise SettingError(f"target={target!r}, but the schema's is {', '.join(labels) or 'none'}")
     if weight not in (None, schema.weight):
         raise SettingError(f"weight={weight!r}, but the schema's weight is {schema.weight!r}")
     for name, value in given.items():
@@ -303,8 +307,7 @@ def _write(
     show: bool | None,
 ) -> None:
     learner = Learner(schema, start)
-    reader = partial(_TargetReader, may_be_constant=start is not None)
-    target = reader(schema.target) if schema.target else None
+    targets = [_TargetReader(t, may_be_constant=start is not None) for t in schema.targets]
     with disk_errors(writer.path):
         spool = _Spool(writer.path)
     n_rows = 0
@@ -312,7 +315,7 @@ def _write(
         with progress("encoding", source.total, show=show) as tell:
             for chunk in ahead(source.chunks()):
                 rows = learner.add(chunk)
-                labels = target.add(chunk) if target else np.empty(0)
+                labels = np.array([target.add(chunk) for target in targets])
                 weights = weight_values(chunk, schema) if schema.is_weighted else np.empty(0)
                 with disk_errors(writer.path):
                     spool.write(labels, weights, *rows.arrays)
@@ -320,11 +323,10 @@ def _write(
                 tell(chunk.done, f"{n_rows:,} rows")
         vocabulary = learner.finish()
         final = vocabulary.schema
-        if target:
-            final = replace(final, target=target.finish())
+        final = replace(final, targets=tuple(target.finish() for target in targets))
         writer.widen(codes=sum(final.slots), values=len(final.valued))
         with progress("writing", n_rows, show=show) as tell:
-            for parts in ahead(_settled(spool, learner, vocabulary, target, schema)):
+            for parts in ahead(_settled(spool, learner, vocabulary, targets, schema)):
                 writer.write(**parts)
                 tell(writer.n_rows)
         writer.finish(final, vocabulary.to_bytes())
@@ -336,7 +338,7 @@ def _settled(
     spool: _Spool,
     learner: Learner,
     vocabulary: Vocabulary,
-    target: _TargetReader | None,
+    targets: Sequence[_TargetReader],
     schema: Schema,
 ) -> Iterator[dict[str, np.ndarray]]:
     """The arrays of the store, a chunk at a time."""
@@ -345,29 +347,35 @@ def _settled(
         parts = {"codes": codes}
         if schema.valued:
             parts["values"] = values
-        if target:
-            parts["target"] = target.settle(labels)
+        if targets:
+            parts["target"] = _columns(targets, labels)
         if schema.is_weighted:
             parts["weight"] = weights
         yield parts
 
 
+def _columns(targets: Sequence[_TargetReader], numbers: np.ndarray) -> np.ndarray:
+    """Provisional numbers (targets, n) as they are stored, (n, targets)"""
+    pairs = zip(targets, numbers, strict=True)
+    return np.stack([target.settle(row) for target, row in pairs], axis=1)
+
+
 def target_values(chunk: Chunk, schema: Schema) -> np.ndarray:
-    """The target of a chunk as this schema means it: positions of classes, or numbers."""
+    """(n, targets) of a chunk as this schema means them: positions of classes, or numbers."""
     if schema.target is None:
         raise SchemaError("the model has no target to compare with")
-    check_names([schema.target.column], chunk.frame.columns, "target")
-    reader = _TargetReader(schema.target, may_be_constant=True)
-    numbers = reader.add(chunk)
-    reader.finish()
-    return reader.settle(numbers)
+    check_names([t.column for t in schema.targets], chunk.frame.columns, "target")
+    readers = [_TargetReader(t, may_be_constant=True) for t in schema.targets]
+    numbers = np.array([reader.add(chunk) for reader in readers])
+    for reader in readers:
+        reader.finish()
+    return _columns(readers, numbers)
 
 
 def weight_values(chunk: Chunk, schema: Schema) -> np.ndarray:
     """The weights of a chunk's rows as this schema means them; ones where it names none."""
     out = np.ones(chunk.frame.height)
-    trials = schema.target.trials if schema.target else None
-    for role, name in (("weight", schema.weight), ("trials", trials)):
+    for role, name in (("weight", schema.weight), ("trials", schema.trials)):
         if name is not None:
             check_names([name], chunk.frame.columns, role)
             out = out * _weights(chunk, name)

@@ -9,7 +9,7 @@ from ..layout import Layout, default_rank
 from .encoding import schema_of
 from .profiling import ColumnProfile, profile
 from .readers import open_source
-from .schema import Field, Schema
+from .schema import Field, Schema, names_of
 
 __all__ = ["inspect_table"]
 
@@ -18,7 +18,7 @@ def inspect_table(
     data: Any,
     *,
     format: str = "auto",
-    target: str | None = None,
+    target: str | Sequence[str] | None = None,
     trials: str | None = None,
     weight: str | None = None,
     drop: Sequence[str] = (),
@@ -33,7 +33,8 @@ def inspect_table(
     source = open_source(data, format=format, separator=separator, quote=quote)
     wanted = [c for c in source.columns if c not in drop]
     profiles = profile(source, columns=wanted, kinds=kinds, show=show)
-    empty = [p.name for p in profiles if p.n_missing == p.n_rows and p.name != target]
+    named = names_of(target)
+    empty = [p.name for p in profiles if p.n_missing == p.n_rows and p.name not in named]
     schema = schema_of(
         source,
         format=format,
@@ -87,11 +88,11 @@ def _describe(
 
 
 def _role(column: ColumnProfile, fields: list[Field], schema: Schema) -> str:
-    if schema.target and column.name == schema.target.column:
+    if column.name in (target.column for target in schema.targets):
         return "target"
     if column.name == schema.weight:
         return "weight"
-    if schema.target and column.name == schema.target.trials:
+    if column.name == schema.trials:
         return "trials"
     if not fields:
         return "empty" if column.n_missing == column.n_rows else "not used"

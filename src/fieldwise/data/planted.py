@@ -155,7 +155,7 @@ class Synthetic:
         names = [f"f{j}" for j in range(len(self.sizes))]
         fields = tuple(Field(name=n, dtype="integer", min_count=1) for n in names)
         target = Target(column="label", classes=("0", "1"))
-        return Schema(fields=fields, target=target)
+        return Schema(fields=fields, targets=(target,))
 
     def to_store(self, path: str | Path, *, overwrite: bool = False, show: bool = False) -> Store:
         """The codes as they are: category k of a field is code k."""

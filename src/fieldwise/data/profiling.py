@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from ..progress import progress
 from .chunks import Chunk, Source, ahead, in_parallel
 from .keys import Keys
 from .lists import flat_lists, holds_lists
-from .schema import Field, Schema, Target, check_names, check_settings
+from .schema import Field, Schema, Target, check_names, check_settings, names_of
 from .values import field_keys
 
 __all__ = ["ColumnProfile", "infer_schema", "profile"]
@@ -242,7 +242,7 @@ def profile(
 def infer_schema(
     profiles: Iterable[ColumnProfile],
     *,
-    target: str | None = None,
+    target: str | Sequence[str] | None = None,
     trials: str | None = None,
     weight: str | None = None,
     drop: Iterable[str] = (),
@@ -261,7 +261,10 @@ def infer_schema(
     kinds, drop = dict(kinds or {}), list(drop)
     check_names(kinds, by_name, "column in kinds")
     check_names(drop, by_name, "column in drop")
-    check_names([target] if target is not None else [], by_name, "target")
+    targets = names_of(target)
+    check_names(targets, by_name, "target")
+    if trials is not None and len(targets) != 1:
+        raise SchemaError(f"trials={trials!r} goes with one target, the column of successes")
     for role, name in (("weight", weight), ("trials", trials)):
         if name in kinds:
             raise SchemaError(f"column {name!r} is the {role}; it has no kind")
@@ -270,7 +273,7 @@ def infer_schema(
     own = {name: dict(v) for name, v in (fields or {}).items()}
     found: list[Field] = []
     for name, column in by_name.items():
-        if name not in (target, trials, weight) and name not in drop:
+        if name not in (*targets, trials, weight) and name not in drop:
             kind = kinds.get(name) or ("numeric" if "edges" in own.get(name, {}) else None)
             found += _fields(column, kind, settings)
     check_names(own, [f.name for f in found], "field")
@@ -281,7 +284,7 @@ def infer_schema(
         )
     return Schema(
         fields=tuple(_changed(f, own.get(f.name, {})) for f in found),
-        target=_target(by_name[target], kinds.get(target), trials) if target is not None else None,
+        targets=tuple(_target(by_name[name], kinds.get(name), trials) for name in targets),
         weight=weight,
         dropped=tuple(drop),
     )

@@ -85,14 +85,14 @@ def criteo_schema(min_count: int = 35) -> Schema:
         Field(name=n, kind="numeric", binning="log2", min_count=min_count) for n in CRITEO_INTEGERS
     ]
     categories = [Field(name=n, min_count=min_count) for n in CRITEO_CATEGORIES]
-    return Schema(fields=(*numbers, *categories), target=Target(column="label"))
+    return Schema(fields=(*numbers, *categories), targets=(Target(column="label"),))
 
 
 def avazu_schema(min_count: int = 4) -> Schema:
     """22 categories, `id` dropped and `hour` as it is; the paper's minimum count."""
     return Schema(
         fields=tuple(Field(name=n, min_count=min_count) for n in AVAZU_FIELDS),
-        target=Target(column="click"),
+        targets=(Target(column="click"),),
         dropped=("id",),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import accumulate, pairwise
 from numbers import Integral
@@ -172,15 +172,16 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """All fields of a table, its target and its weight column."""
+    """All fields of a table, its targets (one, as a rule) and its weight column."""
 
     fields: tuple[Field, ...]
-    target: Target | None = None
+    targets: tuple[Target, ...] = ()
     weight: str | None = None
     dropped: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", tuple(self.fields))
+        object.__setattr__(self, "targets", tuple(self.targets))
         object.__setattr__(self, "dropped", tuple(self.dropped))
         if not self.fields:
             raise SchemaError("a schema needs at least one field besides target, weight and drop")
@@ -191,6 +192,8 @@ class Schema:
         roles = self.roles
         if len(set(roles)) < len(roles):
             raise SchemaError(f"columns {roles}: target, trials and weight cannot be the same")
+        if len(self.targets) > 1 and any(t.trials for t in self.targets):
+            raise SchemaError("a share of trials cannot be one of several targets")
         for role in roles:
             if role in self.columns:
                 raise SchemaError(f"column {role!r} is both a field and the target or weight")
@@ -205,14 +208,24 @@ class Schema:
         raise unknown_column(name, self.names, what="field")
 
     @property
+    def target(self) -> Target | None:
+        """The first, where there is one."""
+        return self.targets[0] if self.targets else None
+
+    @property
+    def trials(self) -> str | None:
+        """The column of trials of a target that is a share."""
+        return self.target.trials if self.target else None
+
+    @property
     def roles(self) -> list[str]:
-        """The columns that are no fields: target, trials and weight, where there are."""
-        found = (self.target.column, self.target.trials) if self.target else ()
-        return [name for name in (*found, self.weight) if name is not None]
+        """The columns that are no fields: targets, trials and weight, where there are."""
+        names = (*(t.column for t in self.targets), self.trials, self.weight)
+        return [name for name in names if name is not None]
 
     @property
     def is_weighted(self) -> bool:
-        return self.weight is not None or bool(self.target and self.target.trials)
+        return self.weight is not None or self.trials is not None
 
     @property
     def names(self) -> list[str]:
@@ -258,7 +271,7 @@ class Schema:
         return {
             "version": VERSION,
             "fields": body,
-            "target": asdict(self.target) if self.target else None,
+            "targets": [asdict(target) for target in self.targets],
             "weight": self.weight,
             "dropped": list(self.dropped),
         }
@@ -277,10 +290,9 @@ class Schema:
                 "upgrade fieldwise"
             )
         try:
-            target = body.get("target")
             return cls(
                 fields=tuple(_build(Field, f) for f in body["fields"]),
-                target=_build(Target, target) if target else None,
+                targets=tuple(_build(Target, t) for t in body.get("targets", ())),
                 weight=body.get("weight"),
                 dropped=tuple(body.get("dropped", ())),
             )
@@ -315,11 +327,12 @@ class Schema:
                 open_ |= settled and part.name == "n_slots" and mine == 1
                 if mine != theirs and not open_:
                     return f"field {a.name!r} has {part.name}={theirs!r} instead of {mine!r}"
-        target = other.target
-        if settled and self.target and target and not self.target.classes:
-            target = replace(target, classes=())
-        if self.target != target:
-            return f"the target is {other.target} instead of {self.target}"
+        if [t.column for t in self.targets] != [t.column for t in other.targets]:
+            return f"the targets are {other.targets} instead of {self.targets}"
+        for target, its in zip(self.targets, other.targets, strict=True):
+            same = replace(its, classes=()) if settled and not target.classes else its
+            if target != same:
+                return f"the target is {its} instead of {target}"
         if self.weight != other.weight:
             return f"the weight is {other.weight!r} instead of {self.weight!r}"
         return ""
@@ -329,6 +342,13 @@ def slot_positions(slots: Iterable[int]) -> list[range]:
     """For every field the positions of its slots."""
     ends = list(accumulate(slots, initial=0))
     return [range(first, last) for first, last in pairwise(ends)]
+
+
+def names_of(one_or_more: str | Sequence[str] | None) -> list[str]:
+    """A column's name, or several, as a list."""
+    if one_or_more is None:
+        return []
+    return [one_or_more] if isinstance(one_or_more, str) else list(one_or_more)
 
 
 def check_settings(settings: Iterable[str]) -> None:

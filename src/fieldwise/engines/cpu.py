@@ -143,7 +143,7 @@ class CpuEngine:
         codes = list(LOSSES)
         copies = [[codes.index(h.loss), first, h.size, t] for h, first, t in self.objective.copies]
         deltas = [head.delta for head, *_ in self.objective.copies]
-        combine = COMBINE.index(self.objective.combine)
+        combine = COMBINE.index("vote" if self.objective.is_vote else self.objective.combine)
         return (
             self.offsets.astype(np.float32),
             np.array(copies, np.int64),
@@ -250,7 +250,7 @@ class CpuEngine:
         by_field = self.objective.combine != "sum"
         common = (self._table, self.layout, codes, values, self.offsets, self.n_threads)
         found = score(*common, by_field=by_field)
-        if self.objective.combine == "vote":
+        if self.objective.is_vote:
             return found + self.offsets[:, None].astype(np.float32)
         if self.objective.combine == "weighted":
             return found @ self.field_weights + self.offsets.astype(np.float32)
@@ -268,11 +268,7 @@ class _Scratch:
         layout, size = engine.layout, engine.settings.batch_size
         n_outputs, m, width = layout.n_outputs, layout.n_fields, padded(layout)
         combine = engine.objective.combine
-        n_scores = {
-            "sum": n_outputs,
-            "weighted": n_outputs * (m + 1),
-            "vote": n_outputs * m,
-        }[combine]
+        n_scores = n_outputs * {"sum": 1, "weighted": m + 1}.get(combine, m)
         # Padding columns are summed along with the rest and must be zero.
         self.samples = (
             *(np.zeros((size, width), np.float32) for _ in range(2)),  # a, c

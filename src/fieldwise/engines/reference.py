@@ -85,7 +85,7 @@ class ReferenceEngine:
 
     def scores(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray:
         f = maths.field_scores(self._table, self.layout, self.rows(codes), values)
-        if self.objective.combine == "vote":
+        if self.objective.is_vote:
             return f + self.offsets[:, None]
         if self.objective.combine == "weighted":
             return f @ self.field_weights + self.offsets

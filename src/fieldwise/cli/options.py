@@ -1,0 +1,77 @@
+"""Options that several commands have, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import SettingError
+
+Data = Annotated[str, typer.Argument(help="A file, folder or glob; or 'flights', the example.")]
+Format = Annotated[
+    str, typer.Option(help="auto, csv, tsv, parquet, arrow, libffm, libsvm, criteo or avazu.")
+]
+Drop = Annotated[list[str] | None, typer.Option(help="A column to leave out. Repeatable.")]
+Kind = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="COLUMN=KIND, where a guess is wrong: category, numeric, time, quantile, log2, "
+        "linear, or list:| for text with several values between |. Repeatable."
+    ),
+]
+NoQuotes = Annotated[
+    bool, typer.Option("--no-quotes", help="A quote in text is a character like any other.")
+]
+Separator = Annotated[
+    str | None, typer.Option(help="Between cells of text, if not found by itself.")
+]
+MinCount = Annotated[
+    int | None, typer.Option(min=1, help="Categories seen less often share a rare row.")
+]
+Clicks = Annotated[
+    str | None, typer.Option(help="A column of counts to learn as shares of --impressions.")
+]
+Impressions = Annotated[str | None, typer.Option(help="The column of trials of --clicks.")]
+Weight = Annotated[str | None, typer.Option(help="The column of sample weights.")]
+Target = Annotated[list[str] | None, typer.Option(help="The column to learn. Repeatable.")]
+Pooling = Annotated[
+    str | None, typer.Option(help="What becomes of the values of a list: mean or sum.")
+]
+MaxValues = Annotated[int | None, typer.Option(min=1, help="Values of a list, at most.")]
+Unseen = Annotated[str | None, typer.Option(help="For values never seen: mean, rare or error.")]
+Bins = Annotated[int | None, typer.Option(min=1, help="Quantile bins of a number.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def locate(data: str) -> str:
+    """'flights' is the bundled table unless there is a file of that name."""
+    if data == "flights" and not Path(data).exists():
+        from ..data.datasets import flights_path
+
+        return flights_path()
+    return data
+
+
+def kinds_of(pairs: list[str] | None) -> dict[str, str]:
+    kinds = {}
+    for pair in pairs or []:
+        column, sign, kind = pair.rpartition("=")
+        if not sign or not column:
+            raise SettingError(f"--kind {pair!r} is not COLUMN=KIND")
+        kinds[column] = kind
+    return kinds
+
+
+def learned(
+    target: Sequence[str] | str | None, clicks: str | None, impressions: str | None
+) -> dict[str, Any]:
+    """What to learn, as `encode` takes it."""
+    if (clicks is None) != (impressions is None):
+        raise SettingError("--clicks and --impressions go together")
+    if clicks is not None and target:
+        raise SettingError(f"--target {target} and --clicks {clicks}: name one of them")
+    return {"target": target or clicks, "trials": impressions}

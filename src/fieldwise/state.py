@@ -1,0 +1,126 @@
+"""What a training run carries along, and how it is saved and taken up again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import checkpoint as checkpoints
+from .data.shuffle import Batches, Cursor
+from .engines import Engine
+from .errors import SettingError
+
+__all__ = ["Run", "Saver"]
+
+ENGINE_ARRAYS = ("table", "state", "field_weights", "field_state")
+
+
+class Run:
+    """One training run: what has to be saved for it to go on."""
+
+    def __init__(self, engine: Engine, batches: Batches, averages: int) -> None:
+        self.engine = engine
+        self.batches = batches
+        self.averages = averages
+        self.history: list[dict[str, Any]] = []
+        self.best: np.ndarray | None = None
+        self.best_epoch = -1
+        self.best_loss = np.inf
+        self.metrics: dict[str, float] = {}
+        self.loss = self.weight = self.seconds = 0.0  # of the epoch so far
+        self.mean: np.ndarray | None = None  # of the epoch's tables so far
+        self.best_field_weights: np.ndarray | None = None
+        self.n_taken = 0
+
+    def take(self, chunk: int) -> None:
+        """Take the table into the epoch's mean where it is due after this chunk of the epoch."""
+        n_chunks, before = len(self.batches), self.n_taken
+        n_points = min(2 * self.averages, n_chunks)
+        self.n_taken = max(0, (chunk + 1) * n_points // n_chunks - n_points // 2)
+        if self.averages == 1 or self.n_taken == before:
+            return
+        if self.mean is None:
+            self.mean = np.zeros_like(self.engine.table)
+        share = np.float32(1 / self.n_taken)
+        for part in _parts(self.mean):
+            self.mean[part] += share * (self.engine.table[part] - self.mean[part])
+
+    def swap(self) -> None:
+        """Let the engine have the epoch's mean, or take it back."""
+        if self.mean is not None:
+            for part in _parts(self.mean):
+                kept = self.engine.table[part].copy()
+                self.engine.table[part] = self.mean[part]
+                self.mean[part] = kept
+
+    def save(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        body = {
+            "identity": identity,
+            "cursor": self.batches.cursor.to_dict(),
+            "n_steps": self.engine.n_steps,
+            "history": self.history,
+            "best_epoch": self.best_epoch,
+            "best_loss": self.best_loss.hex() if np.isfinite(self.best_loss) else None,
+            "metrics": self.metrics,
+            "epoch": [self.loss.hex(), self.weight.hex(), self.seconds, self.n_taken],
+        }
+        arrays = {name: getattr(self.engine, name) for name in ENGINE_ARRAYS}
+        for name in ("best", "mean", "best_field_weights"):
+            if getattr(self, name) is not None:
+                arrays[name] = getattr(self, name)
+        checkpoints.save(folder, body, arrays)
+
+    def restore(self, folder: Path, identity: Mapping[str, Any]) -> bool:
+        found = checkpoints.load(folder)
+        if found is None:
+            return False
+        body, arrays = found
+        for name, value in identity.items():
+            if body["identity"].get(name) != value:
+                raise SettingError(
+                    f"{folder} is a checkpoint of another run: {name} was "
+                    f"{body['identity'].get(name)!r} and is {value!r}"
+                )
+        for name in ENGINE_ARRAYS:
+            getattr(self.engine, name)[:] = arrays[name]
+        self.engine.n_steps = body["n_steps"]
+        self.batches.cursor = Cursor.from_dict(body["cursor"])
+        self.history = body["history"]
+        self.best_epoch, self.metrics = body["best_epoch"], body["metrics"]
+        self.best_loss = float.fromhex(body["best_loss"]) if body["best_loss"] else np.inf
+        self.best, self.mean, self.best_field_weights = (
+            arrays[name].copy() if name in arrays else None
+            for name in ("best", "mean", "best_field_weights")
+        )
+        self.loss, self.weight = (float.fromhex(v) for v in body["epoch"][:2])
+        self.seconds, self.n_taken = body["epoch"][2:]
+        return True
+
+
+def _parts(table: np.ndarray) -> Iterator[slice]:
+    """Some rows at a time, so that work on a whole table needs no second one."""
+    return (slice(start, start + 4096) for start in range(0, len(table), 4096))
+
+
+class Saver:
+    """Writes checkpoints when asked, and every so often."""
+
+    def __init__(
+        self, run: Run, folder: Path | None, identity: Mapping[str, Any], minutes: float
+    ) -> None:
+        self._run, self._folder, self._identity = run, folder, identity
+        self._every = 60 * minutes
+        self._last = time.monotonic()
+
+    def now(self) -> None:
+        if self._folder is not None:
+            self._run.save(self._folder, self._identity)
+            self._last = time.monotonic()
+
+    def sometimes(self) -> None:
+        if time.monotonic() - self._last >= self._every:
+            self.now()
