@@ -13,7 +13,7 @@ from torch.nn import functional
 from fieldwise import maths
 from fieldwise.engines import StepSettings, make_engine
 from fieldwise.errors import DataError, SettingError
-from fieldwise.layout import Layout
+from fieldwise.layout import COMPONENTS, Layout
 from fieldwise.losses import LOSSES, check_target
 from fieldwise.objective import Head, Objective
 
@@ -42,9 +42,9 @@ def targets(heads, n, random):
     return np.stack(columns, axis=1).astype(float)
 
 
-def case(objective, *, slots=(), valued=False, weights=None, n=70, seed=0):
+def case(objective, *, slots=(), valued=False, weights=None, n=70, seed=0, component="linear"):
     random = np.random.default_rng(seed)
-    layout = Layout(SIZES, RANKS, objective.n_outputs, slots)
+    layout = Layout(SIZES, RANKS, objective.n_outputs, slots, component)
     codes = np.stack([random.integers(0, SIZES[i], n) for i in layout.slot_owner], axis=1)
     values = random.normal(size=codes.shape) if valued else None
     if slots:
@@ -104,16 +104,25 @@ def nested_loops(table, layout, codes, values):
         for k in mine:
             out[s, o, i] += x[s, k] * table[rows[s, k], layout.n_columns + o]
             for t in range(layout.block(o, i).start, layout.block(o, i).stop):
-                for j in others:
-                    product = table[rows[s, k], t] * table[rows[s, j], t]
-                    out[s, o, i] += x[s, k] * x[s, j] * product
+                place = t - layout.block(o, i).start
+                if layout.component == "fm" and place >= layout.ranks[i]:
+                    groups = [
+                        x[s, j] * x[s, k2] * table[rows[s, j], t] * table[rows[s, k2], t]
+                        for j, k2 in itertools.combinations(others, 2)
+                        if owner[j] != owner[k2]
+                    ]
+                else:
+                    groups = [x[s, j] * table[rows[s, j], t] for j in others]
+                out[s, o, i] += x[s, k] * table[rows[s, k], t] * sum(groups)
     return out
 
 
+@pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.parametrize("slots", [(), (2, 1, 1, 3)])
-def test_field_scores_are_the_nested_loops(slots):
+def test_field_scores_are_the_nested_loops(slots, component):
     objective = Objective((Head("softmax", 3),))
-    layout, codes, values, _, _ = case(objective, slots=slots, valued=True, n=5)
+    kind = {"slots": slots, "component": component}
+    layout, codes, values, _, _ = case(objective, **kind, valued=True, n=5)
     table = np.random.default_rng(3).normal(size=(layout.n_rows, layout.width))
     found = maths.field_scores(table, layout, layout.rows(codes), values)
     np.testing.assert_allclose(found, nested_loops(table, layout, codes, values), atol=1e-12)
@@ -121,11 +130,13 @@ def test_field_scores_are_the_nested_loops(slots):
     np.testing.assert_allclose(total, found.sum(axis=2))
 
 
+@pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.parametrize("combine", ["sum", "weighted", "vote"])
 @pytest.mark.parametrize("heads", OBJECTIVES)
-def test_gradients_are_finite_differences(heads, combine):
+def test_gradients_are_finite_differences(heads, combine, component):
     objective = Objective(OBJECTIVES[heads], 2, combine)
-    layout, codes, values, y, w = case(objective, slots=(1, 2, 1, 1), weights="each", n=9)
+    kind = {"slots": (1, 2, 1, 1), "component": component}
+    layout, codes, values, y, w = case(objective, **kind, weights="each", n=9)
     random = np.random.default_rng(5)
     table = random.normal(0, 0.4, size=(layout.n_rows, layout.width))
     offsets, u = random.normal(size=layout.n_outputs), random.random(layout.n_fields)

@@ -376,3 +376,26 @@ def test_a_class_seen_only_in_validation():
     X, a, _, _ = pairs(100)
     with pytest.raises(DataError, match="which is not one of"):
         FieldwiseClassifier().fit(X, a % 2, eval_set=(X, a))
+
+
+def test_small_factorisation_machines_see_three_fields(tmp_path):
+    """A product of three signs: no sum over pairs of fields holds anything of it."""
+    random = np.random.default_rng(0)
+    codes = random.integers(0, 4, (6000, 3))
+    sign = np.where(codes < 2, -1, 1).prod(axis=1)
+    y = (sign > 0).astype(int)
+    X = pl.DataFrame({name: codes[:, j].astype(str) for j, name in enumerate("abc")})
+    settings = {"rank": 2, "learning_rate": 0.3, "epochs": 12, "patience": 12}
+    linear = FieldwiseClassifier(**settings).fit(X, y)
+    model = FieldwiseClassifier(component="fm", **settings).fit(X, y)
+    assert log_loss(y, linear.predict_proba(X)) > 0.68
+    assert log_loss(y, model.predict_proba(X)) < 0.1
+    model.model_.save(tmp_path / "m")
+    loaded = FieldwiseModel.load(tmp_path / "m")
+    assert loaded.layout.component == "fm"
+    np.testing.assert_array_equal(loaded.decision_function(X), model.decision_function(X))
+    two = FieldwiseClassifier(component="fm", n_members=2, **settings).fit(X, y)
+    assert log_loss(y, two.predict_proba(X)) < 0.1
+    assert two.model_.layout.ranks == (4, 4, 4)
+    with pytest.raises(SettingError, match="component='deep' is not one of linear, fm"):
+        FieldwiseClassifier(component="deep").fit(X, y)

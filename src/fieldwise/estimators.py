@@ -58,6 +58,8 @@ loss : of a regressor "squared", "absolute", "huber" (straight beyond `delta`) o
 combine : how the fields' scores become a prediction: "sum", "weighted" (by learned weights, none
     below 0), "vote" (every field is trained by itself; see `predict`) or "weighted_vote" (of
     classes; the votes count by weights found on held-out rows).
+component : what a category's model is: "linear" over the other fields, or "fm", a small
+    factorisation machine, which sees pairs of them too; slow, see docs/tasks.md.
 n_members, bagging : so many models with other starting values are trained at once and averaged,
     each on rows drawn with replacement where `bagging` is true.
 aggregate : train on each distinct row once, with its weight and mean target.
@@ -98,6 +100,7 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
         loss: str | None = None,
         delta: float = 1.0,
         combine: str = "sum",
+        component: str = "linear",
         n_members: int = 1,
         bagging: bool = False,
         aggregate: bool = False,
@@ -129,6 +132,7 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
         self.loss = loss
         self.delta = delta
         self.combine = combine
+        self.component = component
         self.n_members = n_members
         self.bagging = bagging
         self.aggregate = aggregate
@@ -289,6 +293,7 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
                 overrides=dict.fromkeys(words.schema.linear, 0),
                 n_outputs=objective.n_outputs,
                 slots=words.schema.slots,
+                component=self.component,
             )
         problem = Problem(
             layout=layout,

@@ -123,6 +123,7 @@ def fit_store(
     validation: float | None = None,
     loss: str | None = None,
     combine: str = "sum",
+    component: str = "linear",
     n_members: int = 1,
     sampling_rate: float = 1.0,
     aggregate: bool = False,
@@ -148,6 +149,7 @@ def fit_store(
         overrides=overrides,
         n_outputs=objective.n_outputs,
         slots=schema.slots,
+        component=component,
     )
     held_out = held_out_rows(store, words, split, validation, settings.seed)
     if not held_out.any() or held_out.all():

@@ -5,6 +5,10 @@ block of columns for every field, one a rank: block o * m + i is starts[o * m + 
 columns are the biases b, one an output. Where row and column belong to the same field the entry is
 V, everywhere else it is U.
 
+Components: a category's model is linear over the other fields, or a small factorisation machine
+("fm"), whose pairs of other fields have columns of their own: after the r_i linear ones of a block
+come r_i of pairs.
+
 Slots: a sample brings one row a slot. A field has one, or several where it may have many values at
 once; its slots are slot_starts[i] .. slot_starts[i + 1].
 """
@@ -19,8 +23,9 @@ import numpy as np
 
 from .errors import SettingError
 
-__all__ = ["Layout", "constant_ranks", "default_rank", "log_ranks"]
+__all__ = ["COMPONENTS", "Layout", "constant_ranks", "default_rank", "log_ranks"]
 
+COMPONENTS = {"linear": 1, "fm": 2}  # kinds of columns in a block
 RANKS = (32, 16, 8)
 LARGE = 1 << 27  # entries of a table: half a gigabyte
 
@@ -61,8 +66,12 @@ class Layout:
     ranks: tuple[int, ...]
     n_outputs: int = 1
     slots: tuple[int, ...] = ()  # empty: one a field
+    component: str = "linear"
 
     def __post_init__(self) -> None:
+        if self.component not in COMPONENTS:
+            words = ", ".join(COMPONENTS)
+            raise SettingError(f"component={self.component!r} is not one of {words}")
         object.__setattr__(self, "sizes", tuple(int(d) for d in self.sizes))
         object.__setattr__(self, "ranks", tuple(int(r) for r in self.ranks))
         slots = tuple(int(s) for s in self.slots)
@@ -95,13 +104,14 @@ class Layout:
         overrides: Mapping[int, int] | None = None,
         n_outputs: int = 1,
         slots: Sequence[int] = (),
+        component: str = "linear",
     ) -> Layout:
         """A constant rank (None: `default_rank`), or the logarithm of the field's size."""
         rank = default_rank(sizes, n_outputs) if rank is None else rank
         ranks = constant_ranks(sizes, rank) if rank_base is None else log_ranks(sizes, rank_base)
         overrides = overrides or {}
         changed = [min(overrides.get(i, r), sizes[i]) for i, r in enumerate(ranks)]
-        return cls(tuple(sizes), tuple(changed), n_outputs, tuple(slots))
+        return cls(tuple(sizes), tuple(changed), n_outputs, tuple(slots), component)
 
     @property
     def n_fields(self) -> int:
@@ -116,7 +126,12 @@ class Layout:
     @property
     def n_columns(self) -> int:
         """R, the biases aside"""
-        return self.n_outputs * sum(self.ranks)
+        return self.n_outputs * sum(self.widths)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Columns of every field's block: r_i of each kind."""
+        return tuple(COMPONENTS[self.component] * r for r in self.ranks)
 
     @property
     def width(self) -> int:
@@ -141,17 +156,24 @@ class Layout:
     @cached_property
     def starts(self) -> np.ndarray:
         """(K m + 1,) the first column of every output's block of each field, and R"""
-        return np.concatenate([[0], np.cumsum(self.ranks * self.n_outputs)]).astype(np.int64)
+        return np.concatenate([[0], np.cumsum(self.widths * self.n_outputs)]).astype(np.int64)
 
     @cached_property
     def owner(self) -> np.ndarray:
         """(R,) the field that owns each column"""
-        return np.tile(np.repeat(np.arange(self.n_fields), self.ranks), self.n_outputs)
+        return np.tile(np.repeat(np.arange(self.n_fields), self.widths), self.n_outputs)
 
     @cached_property
     def output(self) -> np.ndarray:
         """(R,) the output of each column"""
-        return np.repeat(np.arange(self.n_outputs), sum(self.ranks))
+        return np.repeat(np.arange(self.n_outputs), sum(self.widths))
+
+    @cached_property
+    def is_pair(self) -> np.ndarray:
+        """(R,) true for the columns of pairs of fields"""
+        kinds = range(COMPONENTS[self.component])
+        one = np.concatenate([np.repeat([k == 1 for k in kinds], r) for r in self.ranks])
+        return np.tile(one.astype(bool), self.n_outputs)
 
     @cached_property
     def slot_starts(self) -> np.ndarray:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .layout import Layout
+from .layout import COMPONENTS, Layout
 
 __all__ = [
     "adagrad",
@@ -34,17 +34,22 @@ EPSILON = 1e-10
 def _parts(
     table: np.ndarray, layout: Layout, rows: np.ndarray, values: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """p (n, R), q (n, R) and each field's biases (n, m, K)
+    """p (n, R), q (n, R) and what each field brings to every column, B (n, m, R + K)
 
-    S_t = sum_j x_j T[f_j, t]    q_t = the same over the slots of t's owner    p_t = S_t - q_t
+    B_jt = sum of x T[f, t] over the slots of field j    q_t = B_jt of t's owner
+    p_t = sum of the other fields' B_jt; in a column of pairs, of B_jt B_lt over pairs j < l of them
     """
     taken = table[rows]  # (n, S, R + K)
     if values is not None:
         taken = taken * values[:, :, None]
     by_field = np.add.reduceat(taken, layout.slot_starts[:-1], axis=1)  # (n, m, R + K)
+    B = by_field[:, :, : layout.n_columns]
     q = by_field[:, layout.owner, np.arange(layout.n_columns)]
-    p = by_field[:, :, : layout.n_columns].sum(axis=1) - q
-    return p, q, by_field[:, :, layout.n_columns :]
+    p = B.sum(axis=1) - q
+    if layout.is_pair.any():
+        squares = (B**2).sum(axis=1) - q**2
+        p = np.where(layout.is_pair, (p**2 - squares) / 2, p)
+    return p, q, by_field
 
 
 def field_scores(
@@ -52,10 +57,11 @@ def field_scores(
 ) -> np.ndarray:
     """f_i(x) = V_i[x_i] . sum_{j != i} U_i[x_j] + b[x_i], for every output and field i
 
+    With the component "fm" also V'_i[x_i] . sum_{j < l, both != i} U'_i[x_j] * U'_i[x_l].
     table (d, R + K), rows (n, S) -> (n, K, m)
     """
-    p, q, bias = _parts(table, layout, rows, values)
-    out = np.array(bias.swapaxes(1, 2))
+    p, q, by_field = _parts(table, layout, rows, values)
+    out = np.array(by_field[:, :, layout.n_columns :].swapaxes(1, 2))
     for o in range(layout.n_outputs):
         for i in range(layout.n_fields):
             columns = layout.block(o, i)
@@ -81,12 +87,16 @@ def gradient(
     """d loss / dT, given df = d loss / df_i of every sample, (n, K, m). (d, R + K)
 
     df_i/dT[f_j, t] = x_j (p_t if j is of field i else q_t) in i's columns    df_i/db[f_i] = x_i
+    In a column of pairs q_t is times what the fields other than i and j bring.
     """
-    p, q, _ = _parts(table, layout, rows, values)
+    p, q, B = _parts(table, layout, rows, values)
     by_column = df[:, layout.output, layout.owner]  # (n, R)
     out = np.zeros_like(table)
+    B = B[:, :, : layout.n_columns]
+    others = B.sum(axis=1) - q
     for j, field in enumerate(layout.slot_owner):
-        slope = np.where(layout.owner == field, p, q) * by_column
+        lone = np.where(layout.is_pair, q * (others - B[:, field]), q)
+        slope = np.where(layout.owner == field, p, lone) * by_column
         both = np.concatenate([slope, df[:, :, field]], axis=1)
         if values is not None:
             both = both * values[:, j, None]
@@ -185,12 +195,14 @@ def mean_of_outputs(table: np.ndarray, layout: Layout, n_members: int) -> tuple[
     """
     k = layout.n_outputs // n_members
     ranks = tuple(n_members * r for r in layout.ranks)
-    merged = Layout(layout.sizes, ranks, k, layout.slots)
+    merged = Layout(layout.sizes, ranks, k, layout.slots, layout.component)
     table = fold(table, layout, np.full((layout.n_outputs, layout.n_fields), 1 / n_members))
     out = np.zeros((layout.n_rows, merged.width), dtype=table.dtype)
     for o in range(k):
         for i in range(layout.n_fields):
-            parts = [table[:, layout.block(e * k + o, i)] for e in range(n_members)]
+            blocks = [table[:, layout.block(e * k + o, i)] for e in range(n_members)]
+            kinds = [np.split(block, COMPONENTS[layout.component], axis=1) for block in blocks]
+            parts = [part for kind in zip(*kinds, strict=True) for part in kind]
             out[:, merged.block(o, i)] = np.concatenate(parts, axis=1)
         members = layout.n_columns + np.arange(o, layout.n_outputs, k)
         out[:, merged.n_columns + o] = table[:, members].sum(axis=1)

@@ -162,10 +162,23 @@ class FieldwiseModel:
         *,
         by_field: bool,
     ) -> np.ndarray:
+        wide = wide_values(codes, values, self.schema.valued)
+        if self.layout.component != "linear":
+            return self._score_slowly(codes, wide, by_field=by_field)
         from .engines.cpu import score
 
-        wide = wide_values(codes, values, self.schema.valued)
         return score(self.rows, self.layout, codes, wide, self.offsets, n_jobs, by_field)
+
+    def _score_slowly(
+        self, codes: np.ndarray, wide: np.ndarray | None, *, by_field: bool
+    ) -> np.ndarray:
+        """By the definition, for components that the kernels do not have."""
+        from .engines.reference import by_pieces
+
+        unseen = self.layout.n_rows + self.layout.slot_owner
+        rows = np.where(codes < 0, unseen, self.layout.rows(codes))
+        f = by_pieces(self.rows, self.layout, rows, wide)
+        return f if by_field else np.asarray(f.sum(axis=2) + self.offsets, np.float32)
 
     def field_scores(self, data: Any) -> np.ndarray:
         """f_i(x) of raw rows, the offsets aside: (n, m) of one output, else (n, K, m)."""
@@ -296,6 +309,7 @@ class FieldwiseModel:
             "sizes": list(self.layout.sizes),
             "ranks": list(self.layout.ranks),
             "slots": list(self.layout.slots),
+            "component": self.layout.component,
             "objective": asdict(self.objective),
             "offsets": self.offsets.tolist(),
             "settings": self.settings,
@@ -329,7 +343,7 @@ class FieldwiseModel:
             voices = tuple(said["voices"])
             objective = Objective(heads, said["n_members"], said["combine"], voices)
             shape = (tuple(body["sizes"]), tuple(body["ranks"]), objective.n_outputs)
-            layout = Layout(*shape, tuple(body["slots"]))
+            layout = Layout(*shape, tuple(body["slots"]), body["component"])
             vocabulary = Vocabulary.from_bytes(schema, (path / WORDS).read_bytes())
             rows = _mapped(path / TABLE, (layout.n_rows + layout.n_fields, layout.width))
             return cls(

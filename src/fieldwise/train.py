@@ -310,12 +310,11 @@ def _train(
         max_variance=settings.max_variance,
         max_mean=settings.max_mean,
     )
-    options: dict[str, Any] = {} if running.engine == "reference" else {"n_jobs": running.n_jobs}
     made = make_engine(
         *(running.engine, layout, step),
         objective=scale.scaled(problem.objective),
         offsets=scale.offsets,
-        **options,
+        n_jobs=running.n_jobs,
     )
     if start:
         made.table[:], made.state[:] = start.table, start.state
@@ -329,6 +328,7 @@ def _train(
         "n_rows": trained,
         "sizes": list(layout.sizes),
         "ranks": list(layout.ranks),
+        "component": layout.component,
         "objective": repr(problem.objective),
     }
     if running.resume and running.checkpoint is not None:

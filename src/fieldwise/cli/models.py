@@ -59,6 +59,9 @@ def train(
     combine: Annotated[
         str | None, typer.Option(help="How fields combine: sum, weighted, vote or weighted_vote.")
     ] = None,
+    component: Annotated[
+        str | None, typer.Option(help="A category's model: linear, or fm (slow).")
+    ] = None,
     members: Annotated[int | None, typer.Option(help="Models trained at once, averaged.")] = None,
     bagging: Annotated[
         bool, typer.Option("--bagging", help="Each member on rows drawn with replacement.")
@@ -160,9 +163,8 @@ READ_NAMES = (
     "no_quotes", "min_count", "unseen", "bins", "pooling", "max_values",
 )  # fmt: skip
 FIT_NAMES = (
-    "rank", "rank_base", "validation", "split", "loss", "combine", "members", "sampling_rate",
-    "aggregate",
-    "threads", "paper",
+    "rank", "rank_base", "validation", "split", "loss", "combine", "component", "members",
+    "sampling_rate", "aggregate", "threads", "paper",
 )  # fmt: skip
 
 

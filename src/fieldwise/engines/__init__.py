@@ -89,7 +89,7 @@ def make_engine(
             f"the objective has {objective.n_outputs} outputs and the layout {layout.n_outputs}"
         )
     if name == "auto":
-        name = "cpu"
+        name = "cpu" if layout.component == "linear" else "reference"
     if name not in ENGINES:
         raise SettingError(f"engine={name!r} is not one of auto, {', '.join(ENGINES)}")
     module = import_module(ENGINES[name], __name__)

@@ -119,6 +119,8 @@ class CpuEngine:
         offsets: np.ndarray | None = None,
         n_jobs: int | None = None,
     ) -> None:
+        if layout.component != "linear":
+            raise SettingError(f"the cpu engine has no component {layout.component!r}; use auto")
         _check_memory(layout)
         self.layout = layout
         self.settings = settings

@@ -11,7 +11,9 @@ from ..layout import Layout
 from ..objective import Objective
 from . import StepSettings
 
-__all__ = ["ReferenceEngine", "make"]
+__all__ = ["ReferenceEngine", "by_pieces", "make"]
+
+PIECE = 2048  # rows scored at a time
 
 
 class ReferenceEngine:
@@ -24,6 +26,7 @@ class ReferenceEngine:
         objective: Objective,
         offsets: np.ndarray,
         dtype: Any = np.float64,
+        n_jobs: int | None = None,  # it takes one thread and what NumPy takes
     ) -> None:
         self.layout = layout
         self.settings = settings
@@ -84,7 +87,7 @@ class ReferenceEngine:
         return float(np.sum(losses))
 
     def scores(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray:
-        f = maths.field_scores(self._table, self.layout, self.rows(codes), values)
+        f = by_pieces(self._table, self.layout, self.rows(codes), values)
         if self.objective.is_vote:
             return f + self.offsets[:, None]
         if self.objective.combine == "weighted":
@@ -94,6 +97,18 @@ class ReferenceEngine:
 
     def set_means(self, counts: np.ndarray) -> None:
         self._table[self.layout.n_rows :] = maths.mean_rows(self.table, self.layout, counts)
+
+
+def by_pieces(
+    table: np.ndarray, layout: Layout, rows: np.ndarray, values: np.ndarray | None
+) -> np.ndarray:
+    """`maths.field_scores` in bounded memory."""
+    parts = []
+    for at in range(0, max(len(rows), 1), PIECE):
+        piece = slice(at, at + PIECE)
+        x = None if values is None else values[piece]
+        parts.append(maths.field_scores(table, layout, rows[piece], x))
+    return np.concatenate(parts)
 
 
 def make(
