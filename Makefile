@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks clean
+.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks bench-components clean
 
 setup: $(READY)
 
@@ -35,7 +35,7 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-bench: bench-data bench-cpu bench-accuracy bench-tasks
+bench: bench-data bench-cpu bench-accuracy bench-tasks bench-components
 
 bench-data: $(READY)
 	$(BIN)/python -m benchmarks.data
@@ -50,6 +50,9 @@ bench-accuracy: $(READY)
 bench-tasks: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt lightgbm
 	$(BIN)/python -m benchmarks.tasks
+
+bench-components: $(READY)
+	$(BIN)/python -m benchmarks.components
 
 clean:
 	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .coverage

@@ -15,9 +15,9 @@ from ..errors import SettingError
 from ..layout import Layout
 from ..objective import Objective
 
-__all__ = ["ENGINES", "Engine", "StepSettings", "make_engine"]
+__all__ = ["ENGINES", "Engine", "StepSettings", "empty_like", "fill", "host", "make_engine"]
 
-ENGINES = {"reference": ".reference", "cpu": ".cpu"}
+ENGINES = {"reference": ".reference", "cpu": ".cpu", "gpu": ".gpu"}
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,16 @@ class Engine(Protocol):
         values: np.ndarray | None,
         target: np.ndarray,
         weight: np.ndarray | None,
-    ) -> tuple[float, float]:
-        """Steps over all rows in their order; the sums of weighted losses and of weights.
+    ) -> None:
+        """Steps over all rows in their order.
 
         target (n, heads), weight (n, 1), or (n, members x heads)
         """
+        ...
+
+    def totals(self) -> tuple[float, float]:
+        """The sums of weighted losses and of weights since they were last asked for. It may have to
+        wait for steps that are still under way."""
         ...
 
     def scores(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray:
@@ -71,6 +76,30 @@ class Engine(Protocol):
     def set_means(self, counts: np.ndarray) -> None:
         """A row a field for values never seen: the mean of its rows weighted by counts (d,)."""
         ...
+
+
+def fill(array: Any, content: Any) -> None:
+    """Set an engine's array, NumPy's or a tensor on a device, from either kind."""
+    if isinstance(array, np.ndarray):
+        array[:] = content if np.isscalar(content) else host(content)
+    elif np.isscalar(content):
+        array.fill_(content)
+    else:
+        import torch
+
+        given = content if torch.is_tensor(content) else torch.from_numpy(np.asarray(content))
+        array.copy_(given)
+
+
+def host(array: Any) -> np.ndarray:
+    """An engine's array as NumPy's."""
+    found: np.ndarray = array if isinstance(array, np.ndarray) else array.float().cpu().numpy()
+    return found
+
+
+def empty_like(array: Any) -> Any:
+    """Another array of an engine's kind and place."""
+    return np.empty_like(array) if isinstance(array, np.ndarray) else array.new_empty(array.shape)
 
 
 def make_engine(

@@ -127,6 +127,7 @@ class CpuEngine:
         self.objective = objective or Objective()
         self.offsets = np.zeros(layout.n_outputs) if offsets is None else offsets
         self.n_steps = 0
+        self._totals = np.zeros(2)
         cores = numba.config.NUMBA_NUM_THREADS
         self.n_threads = min(n_jobs, cores) if n_jobs and n_jobs > 0 else cores
         if settings.batch_size * layout.n_slots * padded(layout) < SMALL_STEP:
@@ -160,7 +161,7 @@ class CpuEngine:
         values: np.ndarray | None,
         target: np.ndarray,
         weight: np.ndarray | None,
-    ) -> tuple[float, float]:
+    ) -> None:
         if self._scratch is None:
             self._scratch = _Scratch(self)
         rows = table_rows(self.layout, codes)
@@ -168,7 +169,6 @@ class CpuEngine:
         w = np.ones((len(y), 1)) if weight is None else weight
         x, valued = _values(values)
         data = (rows, x, y, np.ascontiguousarray(w, np.float32))
-        loss = total = 0.0
         first = 0
         with _RUNNING:
             numba.set_num_threads(self.n_threads)
@@ -177,9 +177,13 @@ class CpuEngine:
                 last = min(first + max(n_plain, self.settings.batch_size), len(rows))
                 part = tuple(a if a is x and not valued else a[first:last] for a in data)
                 step = self._plain_steps if n_plain else self._due_step
-                more, size = step(part, valued)
-                loss, total, first = loss + more, total + size, last
-        return loss, total
+                self._totals += step(part, valued)
+                first = last
+
+    def totals(self) -> tuple[float, float]:
+        loss, weight = self._totals.tolist()
+        self._totals[:] = 0
+        return loss, weight
 
     def _steps_until_due(self) -> int:
         """Steps before the one that all rows take part in; 0: it is the next."""

@@ -1,0 +1,521 @@
+"""The GPU engine: fused Triton steps, many of them in one CUDA graph; torch for memory and sorting.
+
+Needs torch, Triton and NumPy. The same bits from run to run: no sum depends on the order in which
+programs happen to finish. Under Triton's interpreter it runs on the CPU, for tests.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ..errors import SettingError, TrainingError
+from ..layout import Layout
+from ..maths import EPSILON, constrain
+from ..objective import Objective
+from . import StepSettings, fill, host
+
+try:
+    import torch
+
+    from . import _triton
+    from ._torch_objective import slopes
+except ImportError as error:  # pragma: no cover
+    raise SettingError(
+        f"device='cuda' needs torch and Triton ({error}): pip install 'fieldwise[gpu]'"
+    ) from error
+
+__all__ = ["GpuEngine", "make", "memory_needed"]
+
+GROUP = 32  # steps whose rows are sorted together, and which make up one graph
+SECTOR = 8  # floats: what memory moves at once
+SCORE_ROWS = 1 << 15
+DENSE_ROWS = 1 << 16  # of the table, in a step that all take part in
+SLOTS_AT_ONCE = 8  # rows of a sample that are read at a time
+AT_ONCE = 4  # entries of a run that are added at a time
+COLUMNS_A_WARP = 128
+PROGRAMS = 32  # a multiprocessor, each of which takes one run after the other
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def stride_of(layout: Layout) -> int:
+    """R + K, up to whole sectors."""
+    return -(-layout.width // SECTOR) * SECTOR
+
+
+def memory_needed(layout: Layout, *, half: bool = False) -> int:
+    """Bytes for the table, Adagrad's state, and the loop's two: an epoch's mean and the best."""
+    entries = (layout.n_rows + layout.n_fields) * stride_of(layout)
+    return entries * (4 + 3 * (2 if half else 4))
+
+
+def _power(n: int) -> int:
+    """The next power of two."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _two_parts(width: int) -> tuple[int, int]:
+    """MAIN and TAIL, powers of two (or no tail) that cover a row."""
+    main = max(16, 1 << (width.bit_length() - 1))
+    rest = width - main
+    if rest <= 0:
+        return main, 0
+    return (2 * main, 0) if rest > main // 2 else (main, max(16, _power(rest)))
+
+
+@dataclass
+class _Sorted:
+    """The entries of some batches: keys (batches, entries), where each row's run begins (batches,
+    entries + 2), and how many runs there are (batches,)."""
+
+    keys: torch.Tensor
+    begins: torch.Tensor
+    n_runs: torch.Tensor
+
+
+class GpuEngine:
+    """See `Engine`. Arrays are torch tensors on the device; `run` takes those or NumPy's."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        settings: StepSettings,
+        objective: Objective | None = None,
+        offsets: np.ndarray | None = None,
+        n_jobs: int | None = None,
+        half: bool = False,
+    ) -> None:
+        if layout.component != "linear":
+            raise SettingError(f"the gpu engine has no component {layout.component!r}; use auto")
+        self.device = torch.device("cpu" if INTERPRETED else "cuda")
+        if not INTERPRETED and not torch.cuda.is_available():
+            raise SettingError("device='cuda': no GPU is here that torch can use; device='cpu'")
+        self.layout, self.settings = layout, settings
+        self.objective = objective or Objective()
+        self.offsets = np.zeros(layout.n_outputs) if offsets is None else offsets
+        self.half = half
+        self.n_steps = 0
+        self._check_memory()
+        self._stride = stride_of(layout)
+        shape = (layout.n_rows + layout.n_fields, self._stride)
+        kind = torch.bfloat16 if half else torch.float32
+        self._table = torch.zeros(shape, dtype=kind, device=self.device)
+        self._state = torch.zeros(shape, device=self.device)
+        self.table = self._table[: layout.n_rows, : layout.width]
+        self.state = self._state[: layout.n_rows, : layout.width]
+        self.field_weights = torch.ones(layout.n_fields, device=self.device)
+        self.field_state = torch.full((layout.n_fields,), 1e-6, device=self.device)
+        self._totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self._seed = torch.zeros(1, dtype=torch.int32, device=self.device)
+        self._kept: _Scratch | None = None
+        self._scoring: _Scratch | None = None
+        self._pull: torch.Tensor | None = None
+        self._graph: _Graph | None = None
+        self._is_warm = False
+        self._n_programs = 8
+        if not INTERPRETED:
+            self._n_programs = PROGRAMS * torch.cuda.get_device_properties(0).multi_processor_count
+        self._describe()
+
+    def _check_memory(self) -> None:
+        if INTERPRETED:
+            return
+        needed = memory_needed(self.layout, half=self.half)
+        free, _ = torch.cuda.mem_get_info()
+        if needed > 0.95 * free:
+            raise SettingError(
+                f"the model needs {needed / 2**30:.1f} GiB of GPU memory ({self.layout.n_rows:,} "
+                f"rows of {self.layout.width} columns, four times) and {free / 2**30:.1f} GiB are "
+                "free; lower the rank, raise min_count to have fewer rows, or device='cpu'"
+            )
+
+    def _describe(self) -> None:
+        """What the kernels know of columns, slots and fields."""
+        layout, r = self.layout, self.layout.n_columns
+        self._main, self._tail = _two_parts(layout.width)
+        self._by_field = self.objective.combine != "sum"
+        self._plain = self.objective == Objective() or (
+            not self._by_field
+            and layout.n_outputs == 1
+            and self.objective.heads[0].loss == "logistic"
+        )
+        self._n_scores = layout.n_outputs * (layout.n_fields if self._by_field else 1)
+        none = np.full(self._main + self._tail, -1, np.int32)
+        owner, first, own, score = (none.copy() for _ in range(4))
+        owner[:r] = layout.owner
+        first[:r] = layout.slot_starts[layout.owner]
+        own[:r] = np.array(layout.slots)[layout.owner]
+        score[:r] = layout.output
+        score[r : layout.width] = np.arange(layout.n_outputs)
+        if self._by_field:
+            score *= layout.n_fields
+            score[:r] += layout.owner.astype(np.int32)
+        score[layout.width :] = 0
+        self._owner, self._first, self._own = map(self._int32, (owner, first, own))
+        self._score = self._int32(score)
+        # As matrices of 0 and 1: columns to scores, slots to fields.
+        self._score_of = torch.eye(self._n_scores, device=self.device)[self._score[:r].long()]
+        slot_field = layout.slot_owner
+        self._field_of = torch.eye(layout.n_fields, device=self.device)[torch.tensor(slot_field)]
+        self._slot_field = self._int32(slot_field)
+        self._slot_first = self._int32(layout.slot_starts[slot_field])
+        self._slot_offsets = self._int32(layout.offsets[slot_field])
+        self._slot_sizes = self._int32(np.array(layout.sizes)[slot_field])
+        self._place = self._int32(np.arange(layout.n_slots) - layout.slot_starts[slot_field])
+        self._sizes, self._offsets_of_fields = map(self._int32, (layout.sizes, layout.offsets))
+        self._offsets = torch.tensor(self.offsets, dtype=torch.float32, device=self.device)
+        self._span = self.settings.batch_size * max(layout.slots)
+        largest = (max(layout.sizes) + 2) * self._span
+        self._key_type = torch.int32 if largest < 2**31 else torch.int64
+
+    def _int32(self, array: Any) -> torch.Tensor:
+        return torch.tensor(np.asarray(array), dtype=torch.int32, device=self.device)
+
+    def _on_device(self, array: Any, kind: torch.dtype) -> torch.Tensor | None:
+        if array is None:
+            return None
+        if isinstance(array, np.ndarray):
+            array = torch.from_numpy(np.ascontiguousarray(array))
+        return array.to(self.device, kind, non_blocking=True)
+
+    def run(self, codes: Any, values: Any, target: Any, weight: Any) -> None:
+        try:
+            self._run(
+                self._on_device(codes, torch.int32),
+                self._on_device(values, torch.float32),
+                self._on_device(target, torch.float32),
+                self._on_device(weight, torch.float32),
+            )
+        except torch.cuda.OutOfMemoryError as error:
+            raise TrainingError(
+                f"the GPU is out of memory after {self.n_steps:,} steps; something else may have "
+                "taken it. What was saved last is intact: resume, or lower batch_size or the rank"
+            ) from error
+
+    def totals(self) -> tuple[float, float]:
+        loss, weight = self._totals.tolist()  # waits for the device
+        self._totals.zero_()
+        return loss, weight
+
+    def _run(self, codes: Any, values: Any, target: Any, weight: Any) -> None:
+        size, at = self.settings.batch_size, 0
+        while at < len(codes):
+            plain = self._steps_until_due()
+            n_steps = max(1, min(GROUP, (len(codes) - at) // size, plain))
+            rows = slice(at, at + n_steps * size)
+            part = [None if x is None else x[rows] for x in (codes, values, target, weight)]
+            if n_steps == GROUP and not INTERPRETED:
+                self._whole_group(part)
+            else:
+                self._steps(part, n_steps, due=plain == 0)
+            self.n_steps += n_steps
+            at += n_steps * size
+
+    def _steps_until_due(self) -> int:
+        """Steps before the one that all rows take part in; 0: it is the next."""
+        every = self.settings.reg_every
+        if not self.settings.is_due(every):
+            return 1 << 40
+        return every - 1 - self.n_steps % every
+
+    def _whole_group(self, part: list[Any]) -> None:
+        """A group of steps from a graph; the first time as they are, which compiles the kernels."""
+        if self._graph is None and not self._is_warm:
+            self._steps(part, GROUP, due=False)
+            self._is_warm = True
+            return
+        if self._graph is None:
+            self._graph = _Graph(self, part)
+        self._graph(part)
+
+    def _steps(self, part: list[Any], n_steps: int, *, due: bool) -> None:
+        """Steps over n_steps batches, of which a single one may be short."""
+        codes, values, target, weight = part
+        n = len(codes) // n_steps
+        scratch = self._scratch(n)
+        rows = self._rows(codes)
+        found = self._sorted(codes, values, n_steps, n)
+        if weight is None:
+            totals = torch.full((n_steps, 1), float(n), device=self.device)
+        else:
+            totals = weight.view(n_steps, n, -1).sum(dim=1)  # (steps, 1 or copies)
+        losses = torch.empty(n_steps * n, device=self.device)
+        for k in range(n_steps):
+            batch = slice(k * n, (k + 1) * n)
+            x, w = (None if array is None else array[batch] for array in (values, weight))
+            self._forward(scratch, rows[batch], x, target[batch], w, totals[k], losses[batch])
+            self._update(scratch, found, k, x, due=due)
+        self._totals[0] += losses.sum(dtype=torch.float64)
+        self._totals[1] += totals.sum(dtype=torch.float64) / totals.shape[1]
+
+    def _scratch(self, n: int) -> _Scratch:
+        """What a step of n samples needs beside the table; kept for whole batches."""
+        if n != self.settings.batch_size:
+            return _Scratch(self, n)
+        if self._kept is None:
+            self._kept = _Scratch(self, n)
+        return self._kept
+
+    def _rows(self, codes: torch.Tensor) -> torch.Tensor:
+        """Rows of the table; unseen codes have theirs after all others."""
+        known = codes + self._slot_offsets
+        return torch.where(codes < 0, self.layout.n_rows + self._slot_field, known)
+
+    def _sorted(self, codes: Any, values: Any, n_steps: int, n: int) -> _Sorted:
+        """Every batch's entries by row."""
+        layout, kind = self.layout, self._key_type
+        code = torch.where(codes < 0, self._slot_sizes, codes)
+        if layout.n_slots > layout.n_fields:
+            code = torch.where(values == 0, self._slot_sizes + 1, code)  # no value: past all others
+        code = code.view(n_steps, n, layout.n_slots).transpose(1, 2).contiguous().to(kind)
+        sample = torch.arange(n, device=self.device, dtype=kind)
+        keys = code * self._span + (self._place[:, None] * self.settings.batch_size + sample)
+        if layout.n_slots == layout.n_fields:
+            keys = torch.sort(keys, dim=2).values.view(n_steps, -1)
+        else:
+            parts = [keys[:, a:b].reshape(n_steps, -1) for a, b in pairwise(layout.slot_starts)]
+            keys = torch.cat([torch.sort(part, dim=1).values for part in parts], dim=1)
+        n_entries = keys.shape[1]
+        code = keys // self._span
+        field = self._slot_field.repeat_interleave(n)
+        fresh = torch.ones(keys.shape, dtype=torch.bool, device=self.device)
+        fresh[:, 1:] = (code[:, 1:] != code[:, :-1]) | (field[1:] != field[:-1])
+        at = torch.cumsum(fresh, dim=1, dtype=torch.int32) - 1
+        shape = (n_steps, n_entries + 2)
+        begins = torch.full(shape, n_entries, dtype=torch.int32, device=self.device)
+        place = torch.where(fresh, at, n_entries + 1).long()
+        entry = torch.arange(n_entries, dtype=torch.int32, device=self.device)
+        begins.scatter_(1, place, entry.expand(n_steps, -1))
+        return _Sorted(keys, begins, at[:, -1] + 1)
+
+    def _common(self) -> dict[str, Any]:
+        """What all kernels are compiled for."""
+        layout = self.layout
+        return {
+            "S": layout.n_slots,
+            "STRIDE": self._stride,
+            "R": layout.n_columns,
+            "WIDTH": layout.width,
+            "MAIN": self._main,
+            "TAIL": self._tail,
+            "num_warps": max(1, min(8, self._main // COLUMNS_A_WARP)),
+        }
+
+    def _gather(
+        self, scratch: _Scratch, rows: Any, x: Any, y: Any, w: Any, total: Any, losses: Any
+    ) -> None:
+        """p and q, and where the objective is plain losses and derivatives. Without y the score."""
+        unused = self._owner
+        _triton.forward[(len(rows),)](
+            *(self._table, rows, unused if x is None else x, self._first, self._own),
+            *(scratch.a, scratch.c, float(self.offsets[0])),
+            *(unused if array is None else array for array in (y, w, total)),
+            *(scratch.d, unused if losses is None else losses),
+            **self._common(),
+            SLOTS=min(SLOTS_AT_ONCE, _power(self.layout.n_slots)),
+            MOST=max(self.layout.slots),
+            VALUED=x is not None,
+            WEIGHTED=w is not None,
+            PLAIN=self._plain,
+            KEEP=y is not None or not self._plain,
+        )
+
+    def _forward(
+        self, scratch: _Scratch, rows: Any, x: Any, y: Any, w: Any, total: Any, losses: Any
+    ) -> None:
+        """p, q, losses and the derivatives by scores; the weights of fields take their step."""
+        self._gather(scratch, rows, x, y, w, total, losses)
+        if self._plain:
+            return
+        w = torch.ones((len(rows), 1), device=self.device) if w is None else w
+        f = self._field_scores(scratch, rows, x)
+        found, df, du = slopes(self.objective, f, self._offsets, y, w, total, self.field_weights)
+        losses.copy_(found)
+        scratch.d.copy_(df.reshape(len(rows), -1))
+        if self.objective.combine == "weighted":
+            self.field_state += du**2
+            step = self.settings.learning_rate * du / (self.field_state.sqrt() + EPSILON)
+            self.field_weights.sub_(step).clamp_(min=0)
+
+    def _field_scores(self, scratch: _Scratch, rows: Any, values: Any) -> torch.Tensor:
+        """f (n, K, m), or where fields are summed z (n, K, 1), from p and q."""
+        layout = self.layout
+        n, r = len(rows), layout.n_columns
+        products = scratch.a[:n, :r] * scratch.c[:n, :r]
+        bias = self._table[:, r : layout.width][rows.long()].float()  # (n, S, K)
+        if values is not None:
+            bias = bias * values[:, :, None]
+        made = products @ self._score_of
+        if not self._by_field:
+            return (made + bias.sum(dim=1))[:, :, None]
+        by_field = (bias.transpose(1, 2) @ self._field_of).reshape(n, -1)
+        return (made + by_field).view(n, layout.n_outputs, layout.n_fields)
+
+    def _update(self, scratch: _Scratch, found: _Sorted, k: int, x: Any, *, due: bool) -> None:
+        """The step of all rows of the batch; of a due one, of all rows there are."""
+        s, keys, n = self.settings, found.keys[k], len(scratch.d)
+        common = self._common() | {
+            "N_SCORES": self._n_scores,
+            "BATCH": s.batch_size,
+            "SPAN": self._span,
+            "AT_ONCE": AT_ONCE,
+            "LENGTH": _triton.WINDOW,
+            "VALUED": x is not None,
+            "BY_FIELD": self._by_field,
+        }
+        of_columns = (scratch.a, scratch.c, scratch.d, self._owner, self._score)
+        slots = (self._slot_field, self._slot_first)
+        values = keys if x is None else x
+        n_entries = len(keys)
+        _triton.partials[(max(1, n_entries // _triton.WINDOW),)](
+            *(keys, values, *of_columns, *slots, scratch.partial, n, n_entries), **common
+        )
+        pull = self._penalty_gradient() if due else self._table
+        _triton.update[(min(self._n_programs, n_entries),)](
+            *(self._table, self._state, pull, keys, found.begins[k], found.n_runs[k : k + 1]),
+            *(values, *of_columns, *slots, self._sizes, self._offsets_of_fields, scratch.partial),
+            *(n, self.layout.n_rows, s.learning_rate, s.weight_decay, self._seed),
+            **common,
+            PULL=due,
+            HALF=self.half,
+        )
+        self._seed += 1
+        if due:
+            self._dense_step(pull)
+            self._constrain()
+
+    def _dense_step(self, slope: torch.Tensor) -> None:
+        """Adagrad on all rows, some at a time."""
+        for low in range(0, len(slope), DENSE_ROWS):
+            part = slice(low, low + DENSE_ROWS)
+            g = slope[part]
+            self._state[part] += g * g
+            step = self.settings.learning_rate * g / (self._state[part].sqrt() + EPSILON)
+            self._table[part] = self._rounded(self._table[part].float() - step)
+
+    def _rounded(self, table: torch.Tensor) -> torch.Tensor:
+        """As the table keeps it: of half precision rounded up or down by chance."""
+        if not self.half:
+            return table
+        draw = torch.Generator(self.device).manual_seed(self.n_steps)
+        chance = torch.randint(
+            0, 1 << 16, table.shape, generator=draw, dtype=torch.int32, device=self.device
+        )
+        bits = table.view(torch.int32) + chance
+        return (bits & -65536).view(torch.float32).to(torch.bfloat16)
+
+    def _penalty_gradient(self) -> torch.Tensor:
+        """The weighted gradient of variance and mean of all rows, from small matrices.
+
+        dU = U (2 C^T C + 2 v^T v)      dV = 2 C G + (2 / d_i) v G      see `maths`
+        """
+        layout, weight = self.layout, self.settings.penalty
+        if self._pull is None:
+            self._pull = torch.empty_like(self._state)
+        out = self._pull.zero_()
+        if not weight:
+            return out
+        for o in range(layout.n_outputs):
+            for i in range(layout.n_fields):
+                columns, own, d = layout.block(o, i), layout.own(i), layout.sizes[i]
+                X = self._table[: layout.n_rows, columns].float()
+                V = X[own]
+                b = self._table[own, layout.n_columns + o].float()
+                v, mean = V.mean(dim=0), b.mean()
+                C = V - v
+                G = X.T @ X - V.T @ V
+                out[: layout.n_rows, columns] = X @ (2 * weight * (C.T @ C + torch.outer(v, v)))
+                out[own, columns] = 2 * weight * (C @ G + (v @ G) / d)
+                out[own, layout.n_columns + o] = 2 * weight * (b - mean + mean / d)
+        return out
+
+    def _constrain(self) -> None:
+        """Bring every field's variance and mean within bounds; see `maths.constrain`."""
+        layout, s = self.layout, self.settings
+        if s.max_variance is None and s.max_mean is None:
+            return
+        table = host(self.table)
+        constrain(table, layout, s.max_variance, s.max_mean)
+        fill(self.table, table)
+
+    def scores(self, codes: Any, values: Any) -> np.ndarray:
+        codes = self._on_device(codes, torch.int32)
+        values = self._on_device(values, torch.float32)
+        parts = []
+        for low in range(0, max(len(codes), 1), SCORE_ROWS):
+            part = slice(low, low + SCORE_ROWS)
+            parts.append(self._scores(codes[part], None if values is None else values[part]))
+        found: np.ndarray = torch.cat(parts).cpu().numpy()
+        return found
+
+    def _scores(self, codes: torch.Tensor, values: Any) -> torch.Tensor:
+        rows = self._rows(codes)
+        if len(rows) == 0:
+            return torch.empty((0, self.layout.n_outputs), device=self.device)
+        if self._scoring is None or len(self._scoring.d) != len(rows):
+            self._scoring = _Scratch(self, len(rows), keep=not self._plain)
+        scratch = self._scoring
+        self._gather(scratch, rows, values, None, None, None, None)
+        if self._plain:
+            return scratch.d.clone()
+        f = self._field_scores(scratch, rows, values)
+        if self.objective.is_vote:
+            return f + self._offsets[:, None]
+        if self.objective.combine == "weighted":
+            return f @ self.field_weights + self._offsets
+        return f[:, :, 0] + self._offsets
+
+    def set_means(self, counts: np.ndarray) -> None:
+        layout = self.layout
+        for i in range(layout.n_fields):
+            own = layout.own(i)
+            weight = counts[own].astype(np.float64)
+            weight = (
+                weight / weight.sum() if weight.sum() > 0 else np.full(len(weight), 1 / len(weight))
+            )
+            share = torch.tensor(weight, dtype=torch.float32, device=self.device)
+            self._table[layout.n_rows + i, : layout.width] = share @ self.table[own].float()
+
+
+class _Scratch:
+    """What a step needs beside the table."""
+
+    def __init__(self, engine: GpuEngine, n: int, *, keep: bool = True) -> None:
+        layout, device = engine.layout, engine.device
+        rows = n if keep else 1
+        self.a = torch.zeros((rows, engine._stride), device=device)
+        self.c = torch.zeros((rows, engine._stride), device=device)
+        self.d = torch.zeros((n, engine._n_scores), device=device)
+        windows = n * layout.n_slots // _triton.WINDOW + 1 if keep else 1
+        self.partial = torch.empty((windows, engine._stride), device=device)
+
+
+class _Graph:
+    """A group of steps, recorded once and replayed on other rows."""
+
+    def __init__(self, engine: GpuEngine, part: list[Any]) -> None:
+        self._part = [None if x is None else x.clone() for x in part]
+        self._graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self._graph):
+            engine._steps(self._part, GROUP, due=False)
+
+    def __call__(self, part: list[Any]) -> None:
+        for mine, given in zip(self._part, part, strict=True):
+            if mine is not None:
+                mine.copy_(given)
+        self._graph.replay()
+
+
+def make(
+    layout: Layout,
+    settings: StepSettings,
+    objective: Objective,
+    offsets: np.ndarray,
+    **options: Any,
+) -> GpuEngine:
+    return GpuEngine(layout, settings, objective, offsets, **options)

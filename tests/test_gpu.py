@@ -1,0 +1,219 @@
+"""The GPU engine against the slow twin: under Triton's interpreter where there is no GPU.
+
+Imports nothing that needs polars, Numba or scikit-learn, so it runs where only torch, Triton and
+NumPy are.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from fieldwise.engines import StepSettings, fill, host, make_engine  # noqa: E402
+from fieldwise.errors import SettingError  # noqa: E402
+from fieldwise.layout import Layout  # noqa: E402
+from fieldwise.objective import Head, Objective  # noqa: E402
+
+ON_GPU = torch.cuda.is_available()
+if not ON_GPU:
+    # Triton 3.6's interpreter takes int() of arrays of one element, which NumPy 2.4 refuses.
+    from triton.runtime import interpreter
+
+    def patched(tensor, scope, patch=interpreter._patch_lang_tensor):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
+pytestmark = pytest.mark.gpu
+
+CLOSE = {"rtol": 5e-4, "atol": 5e-6}  # float32 against float64 after a few steps
+
+SHAPES = {
+    "ragged": ((3, 7, 2, 40), (2, 3, 1, 5)),
+    "one category": ((1, 1, 4), (1, 1, 2)),
+    "one field": ((6,), (3,)),
+    "rank 0": ((5, 4), (0, 2)),
+    "wide": ((9,) * 7, (5,) * 7),
+}
+OBJECTIVES = {
+    "logistic": ((Head(),), 1),
+    "members": ((Head(),), 2),
+    "softmax": ((Head("softmax", 3),), 1),
+    "numbers": ((Head("squared"), Head("absolute"), Head("huber", delta=0.4)), 1),
+    "classes and a count": ((Head("softmax", 4), Head("poisson")), 2),
+}
+
+
+def engines(layout, settings, objective, seed=1, names=("reference", "gpu"), **options):
+    random = np.random.default_rng(seed)
+    start = random.normal(0, 0.3, (layout.n_rows, layout.width))
+    offsets = random.normal(0, 0.3, layout.n_outputs)
+    made = []
+    for name in names:
+        extra = options if name == "gpu" else {}
+        engine = make_engine(name, layout, settings, objective=objective, offsets=offsets, **extra)
+        fill(engine.table, start)
+        fill(engine.state, 1e-3)
+        made.append(engine)
+    return made
+
+
+def drawn(layout, objective, n, *, valued=False, weights=None, seed=0, unseen=False):
+    random = np.random.default_rng(seed)
+    sizes = np.array(layout.sizes)[layout.slot_owner]
+    codes = np.stack([random.integers(-int(unseen), d, n) for d in sizes], axis=1)
+    values = random.normal(size=codes.shape) if valued else None
+    if layout.n_slots > layout.n_fields:
+        values = np.ones(codes.shape) if values is None else values
+        many = np.array(layout.slots)[layout.slot_owner] > 1
+        values[:, many] *= random.random((n, int(many.sum()))) < 0.6
+        codes = np.where(values == 0, 0, codes)
+    columns = []
+    for head in objective.heads:
+        draw = {
+            "logistic": lambda: random.integers(0, 2, n),
+            "softmax": lambda size=head.size: random.integers(0, size, n),
+            "poisson": lambda: random.poisson(1.5, n),
+        }
+        columns.append(draw.get(head.loss, lambda: random.normal(size=n))())
+    y = np.stack(columns, axis=1).astype(float)
+    n_weights = {None: 0, "one": 1, "each": len(objective.copies)}[weights]
+    w = random.random((n, n_weights)) if n_weights else None
+    return codes.astype(np.int32), values, y, w
+
+
+def same(truth, fast, data):
+    for engine in (truth, fast):
+        engine.run(*data)
+    told = [engine.totals() for engine in (truth, fast)]
+    assert told[1] == pytest.approx(told[0], rel=1e-4)
+    assert truth.n_steps == fast.n_steps
+    np.testing.assert_allclose(host(fast.table), truth.table, **CLOSE)
+    np.testing.assert_allclose(host(fast.state), truth.state, **CLOSE)
+    np.testing.assert_allclose(host(fast.field_weights), truth.field_weights, **CLOSE)
+    found = [engine.scores(*data[:2]) for engine in (truth, fast)]
+    assert found[0].shape == found[1].shape
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("valued", [False, True])
+def test_plain_steps_are_the_slow_twins(shape, valued):
+    layout, objective = Layout(*SHAPES[shape]), Objective()
+    settings = StepSettings(0.05, 1e-3, 1e-3, reg_every=3, batch_size=16)
+    weights = "one" if valued else None
+    data = drawn(layout, objective, 41, valued=valued, weights=weights)
+    same(*engines(layout, settings, objective), data)
+
+
+@pytest.mark.parametrize("slots", [(), (1, 3, 1, 2)], ids=["plain", "slots"])
+@pytest.mark.parametrize("combine", ["sum", "weighted", "vote"])
+@pytest.mark.parametrize("heads", OBJECTIVES)
+def test_every_objective_is_the_slow_twins(heads, combine, slots):
+    objective = Objective(*OBJECTIVES[heads], combine)
+    layout = Layout(*SHAPES["ragged"], objective.n_outputs, slots)
+    settings = StepSettings(0.05, 1e-3, 1e-3, reg_every=2, batch_size=16)
+    valued, weights = {"sum": (True, "each"), "weighted": (False, None)}.get(
+        combine, (False, "one")
+    )
+    data = drawn(layout, objective, 25, valued=valued, weights=weights)
+    same(*engines(layout, settings, objective), data)
+
+
+def test_long_runs_go_by_windows():
+    """One row for all samples of a field, and rows whose runs begin and end within windows."""
+    layout, objective = Layout((1, 3, 200), (2, 2, 3)), Objective()
+    settings = StepSettings(0.05, 1e-3, 0.0, batch_size=128)
+    data = drawn(layout, objective, 256)
+    data[0][:, 1] = np.repeat([0, 1, 2, 0], [90, 3, 60, 103])
+    same(*engines(layout, settings, objective), data)
+
+
+def test_rows_that_are_absent_do_not_move():
+    layout, objective = Layout(*SHAPES["ragged"]), Objective()
+    codes, _, y, _ = drawn(layout, objective, 16)
+    codes[:, 3] %= 5
+    (fast,) = engines(
+        layout, StepSettings(weight_decay=0.5, penalty=0.0, batch_size=16), objective, names=["gpu"]
+    )
+    before = host(fast.table).copy()
+    fast.run(codes, None, y, None)
+    after = host(fast.table)
+    assert np.array_equal(after[-35:], before[-35:])
+    assert not np.array_equal(after[:12], before[:12])
+
+
+def test_unseen_rows_score_as_the_weighted_mean():
+    layout, objective = Layout(*SHAPES["ragged"]), Objective()
+    codes, *_ = drawn(layout, objective, 30, unseen=True)
+    counts = np.random.default_rng(3).integers(0, 9, layout.n_rows)
+    truth, fast = engines(layout, StepSettings(), objective)
+    for engine in (truth, fast):
+        engine.set_means(counts)
+    assert (codes < 0).any()
+    np.testing.assert_allclose(
+        fast.scores(codes, None), truth.scores(codes, None), rtol=1e-3, atol=1e-5
+    )
+
+
+def test_bounds_hold_after_a_due_step():
+    layout, objective = Layout(*SHAPES["ragged"]), Objective()
+    settings = StepSettings(0.05, 0.0, 0.0, 1, 16, max_variance=0.2, max_mean=0.1)
+    data = drawn(layout, objective, 16)
+    same(*engines(layout, settings, objective), data)
+
+
+def test_the_same_bits_every_time():
+    layout, objective = Layout(*SHAPES["wide"]), Objective()
+    settings = StepSettings(0.05, 1e-3, 1e-3, reg_every=3, batch_size=16)
+    data = drawn(layout, objective, 48)
+    found = []
+    for _ in range(2):
+        (engine,) = engines(layout, settings, objective, names=["gpu"])
+        engine.run(*data)
+        found.append((host(engine.table), host(engine.state)))
+    assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_half_precision_follows():
+    layout, objective = Layout(*SHAPES["ragged"]), Objective()
+    settings = StepSettings(0.05, 1e-3, 1e-3, reg_every=3, batch_size=16)
+    data = drawn(layout, objective, 48)
+    truth, fast = engines(layout, settings, objective, half=True)
+    for engine in (truth, fast):
+        engine.run(*data)
+    assert fast.table.dtype == torch.bfloat16
+    np.testing.assert_allclose(host(fast.table), truth.table, rtol=0.02, atol=0.02)
+    away = (host(fast.table) - truth.table) / np.abs(truth.table).clip(0.01)
+    assert abs(away.mean()) < 1e-3  # rounded either way
+
+
+def test_what_cannot_run_says_so(monkeypatch):
+    with pytest.raises(SettingError, match="no component 'fm'"):
+        make_engine("gpu", Layout((2, 2), (1, 1), component="fm"), StepSettings())
+    if not ON_GPU:
+        from fieldwise.engines import gpu
+
+        monkeypatch.setattr(gpu, "INTERPRETED", False)
+        with pytest.raises(SettingError, match="no GPU is here"):
+            make_engine("gpu", Layout((2, 2), (1, 1)), StepSettings())
+
+
+def test_nothing_heavy_is_imported():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, fieldwise.engines.gpu, fieldwise.train;"
+        "bad = {'polars', 'numba', 'sklearn', 'scipy', 'pandas'} & set(sys.modules);"
+        "sys.exit(str(bad) if bad else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}
+    )
+    assert done.returncode == 0, done.stderr
