@@ -1,4 +1,4 @@
-"""`Objective.slopes` in torch, for tensors on a device. Tested against objective.py and losses.py."""
+"""`Objective.slopes` in torch, for tensors on a device. Tested against the slow twin."""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ programs happen to finish. Under Triton's interpreter it runs on the CPU, for te
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -31,12 +33,15 @@ except ImportError as error:  # pragma: no cover
 
 __all__ = ["GpuEngine", "make", "memory_needed"]
 
-GROUP = 32  # steps whose rows are sorted together, and which make up one graph
+GROUP = 64  # steps whose rows are sorted together, and which make up one graph
 SECTOR = 8  # floats: what memory moves at once
 SCORE_ROWS = 1 << 15
 DENSE_ROWS = 1 << 16  # of the table, in a step that all take part in
 SLOTS_AT_ONCE = 8  # rows of a sample that are read at a time
-AT_ONCE = 4  # entries of a run that are added at a time
+RUNS = 2  # rows that take their step at a time
+PIECE = 16  # entries of a run that are summed in one go; longer ones are cut
+AT_ONCE = 4  # entries of a piece, and pieces, that are read at a time
+PIECES_AT_ONCE = 4
 COLUMNS_A_WARP = 128
 PROGRAMS = 32  # a multiprocessor, each of which takes one run after the other
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -59,21 +64,23 @@ def _power(n: int) -> int:
 
 
 def _two_parts(width: int) -> tuple[int, int]:
-    """MAIN and TAIL, powers of two (or no tail) that cover a row."""
+    """MAIN and TAIL, powers of two that cover a row."""
     main = max(16, 1 << (width.bit_length() - 1))
     rest = width - main
-    if rest <= 0:
-        return main, 0
-    return (2 * main, 0) if rest > main // 2 else (main, max(16, _power(rest)))
+    return (2 * main, 16) if rest > main // 2 else (main, max(16, _power(rest)))
 
 
 @dataclass
 class _Sorted:
-    """The entries of some batches: keys (batches, entries), where each row's run begins (batches,
-    entries + 2), and how many runs there are (batches,)."""
+    """The entries of some batches: keys (batches, entries); for each row's run where it begins
+    (batches, entries + 1), its row and its field (batches, entries); the run of the last of every
+    PIECE entries; and how many runs there are (batches, 1)."""
 
     keys: torch.Tensor
     begins: torch.Tensor
+    rows: torch.Tensor
+    fields: torch.Tensor
+    run_at: torch.Tensor
     n_runs: torch.Tensor
 
 
@@ -117,6 +124,7 @@ class GpuEngine:
         self._graph: _Graph | None = None
         self._is_warm = False
         self._n_programs = 8
+        self._other = None if INTERPRETED else torch.cuda.Stream()
         if not INTERPRETED:
             self._n_programs = PROGRAMS * torch.cuda.get_device_properties(0).multi_processor_count
         self._describe()
@@ -144,25 +152,24 @@ class GpuEngine:
             and self.objective.heads[0].loss == "logistic"
         )
         self._n_scores = layout.n_outputs * (layout.n_fields if self._by_field else 1)
-        none = np.full(self._main + self._tail, -1, np.int32)
-        owner, first, own, score = (none.copy() for _ in range(4))
-        owner[:r] = layout.owner
-        first[:r] = layout.slot_starts[layout.owner]
-        own[:r] = np.array(layout.slots)[layout.owner]
+        score = np.zeros(self._main + self._tail, np.int32)
         score[:r] = layout.output
         score[r : layout.width] = np.arange(layout.n_outputs)
         if self._by_field:
             score *= layout.n_fields
             score[:r] += layout.owner.astype(np.int32)
-        score[layout.width :] = 0
-        self._owner, self._first, self._own = map(self._int32, (owner, first, own))
-        self._score = self._int32(score)
+        first, own = np.full_like(score, -1), np.zeros_like(score)
+        first[:r] = layout.slot_starts[layout.owner]
+        own[:r] = np.array(layout.slots)[layout.owner]
+        self._first, self._own, self._score = map(self._int32, (first, own, score))
+        self._block_starts = self._int32(layout.starts)
+        self._rank = _power(max(1, *layout.ranks))
         # As matrices of 0 and 1: columns to scores, slots to fields.
         self._score_of = torch.eye(self._n_scores, device=self.device)[self._score[:r].long()]
         slot_field = layout.slot_owner
         self._field_of = torch.eye(layout.n_fields, device=self.device)[torch.tensor(slot_field)]
         self._slot_field = self._int32(slot_field)
-        self._slot_first = self._int32(layout.slot_starts[slot_field])
+        self._slot_starts = self._int32(layout.slot_starts)
         self._slot_offsets = self._int32(layout.offsets[slot_field])
         self._slot_sizes = self._int32(np.array(layout.sizes)[slot_field])
         self._place = self._int32(np.arange(layout.n_slots) - layout.slot_starts[slot_field])
@@ -267,39 +274,45 @@ class GpuEngine:
 
     def _sorted(self, codes: Any, values: Any, n_steps: int, n: int) -> _Sorted:
         """Every batch's entries by row."""
-        layout, kind = self.layout, self._key_type
-        code = torch.where(codes < 0, self._slot_sizes, codes)
-        if layout.n_slots > layout.n_fields:
-            code = torch.where(values == 0, self._slot_sizes + 1, code)  # no value: past all others
-        code = code.view(n_steps, n, layout.n_slots).transpose(1, 2).contiguous().to(kind)
-        sample = torch.arange(n, device=self.device, dtype=kind)
-        keys = code * self._span + (self._place[:, None] * self.settings.batch_size + sample)
-        if layout.n_slots == layout.n_fields:
-            keys = torch.sort(keys, dim=2).values.view(n_steps, -1)
-        else:
+        layout = self.layout
+        n_slots, m = layout.n_slots, layout.n_fields
+        span, many = self._span, n_slots > m
+        block = min(1024, _power(n))
+        keys = torch.empty((n_steps, n_slots, n), dtype=self._key_type, device=self.device)
+        _triton.pack[(n_slots, n_steps)](
+            *(codes, values if many else codes, keys, self._slot_sizes, self._place, n),
+            *(n_slots, self.settings.batch_size, span, block, many),
+        )
+        if many:
             parts = [keys[:, a:b].reshape(n_steps, -1) for a, b in pairwise(layout.slot_starts)]
             keys = torch.cat([torch.sort(part, dim=1).values for part in parts], dim=1)
-        n_entries = keys.shape[1]
-        code = keys // self._span
-        field = self._slot_field.repeat_interleave(n)
-        fresh = torch.ones(keys.shape, dtype=torch.bool, device=self.device)
-        fresh[:, 1:] = (code[:, 1:] != code[:, :-1]) | (field[1:] != field[:-1])
-        at = torch.cumsum(fresh, dim=1, dtype=torch.int32) - 1
-        shape = (n_steps, n_entries + 2)
-        begins = torch.full(shape, n_entries, dtype=torch.int32, device=self.device)
-        place = torch.where(fresh, at, n_entries + 1).long()
-        entry = torch.arange(n_entries, dtype=torch.int32, device=self.device)
-        begins.scatter_(1, place, entry.expand(n_steps, -1))
-        return _Sorted(keys, begins, at[:, -1] + 1)
+        else:
+            keys = torch.sort(keys, dim=2).values.view(n_steps, -1)
+        n_entries = n_slots * n
+        found = _Sorted(
+            keys,
+            *(
+                torch.empty((n_steps, width), dtype=torch.int32, device=self.device)
+                for width in (n_entries + 1, n_entries, n_entries, n_entries // PIECE + 1, 1)
+            ),
+        )
+        counts = torch.empty((n_steps, m), dtype=torch.int32, device=self.device)
+        _triton.count_runs[(m, n_steps)](
+            keys, self._slot_starts, counts, n, n_entries, m, span, block
+        )
+        _triton.find_runs[(m, n_steps)](
+            *(keys, self._slot_starts, counts, self._sizes, self._offsets_of_fields),
+            *(found.begins, found.rows, found.fields, found.run_at, found.n_runs),
+            *(n, n_entries, layout.n_rows, m, _power(m), span, block, PIECE),
+        )
+        return found
 
     def _common(self) -> dict[str, Any]:
         """What all kernels are compiled for."""
-        layout = self.layout
         return {
-            "S": layout.n_slots,
+            "S": self.layout.n_slots,
             "STRIDE": self._stride,
-            "R": layout.n_columns,
-            "WIDTH": layout.width,
+            "R": self.layout.n_columns,
             "MAIN": self._main,
             "TAIL": self._tail,
             "num_warps": max(1, min(8, self._main // COLUMNS_A_WARP)),
@@ -309,7 +322,7 @@ class GpuEngine:
         self, scratch: _Scratch, rows: Any, x: Any, y: Any, w: Any, total: Any, losses: Any
     ) -> None:
         """p and q, and where the objective is plain losses and derivatives. Without y the score."""
-        unused = self._owner
+        unused = self._first
         _triton.forward[(len(rows),)](
             *(self._table, rows, unused if x is None else x, self._first, self._own),
             *(scratch.a, scratch.c, float(self.offsets[0])),
@@ -317,6 +330,7 @@ class GpuEngine:
             *(scratch.d, unused if losses is None else losses),
             **self._common(),
             SLOTS=min(SLOTS_AT_ONCE, _power(self.layout.n_slots)),
+            WIDTH=self.layout.width,
             MOST=max(self.layout.slots),
             VALUED=x is not None,
             WEIGHTED=w is not None,
@@ -357,36 +371,59 @@ class GpuEngine:
 
     def _update(self, scratch: _Scratch, found: _Sorted, k: int, x: Any, *, due: bool) -> None:
         """The step of all rows of the batch; of a due one, of all rows there are."""
-        s, keys, n = self.settings, found.keys[k], len(scratch.d)
+        s, keys = self.settings, found.keys[k]
+        pull = self._penalty_gradient() if due else self._table
         common = self._common() | {
+            "M": self.layout.n_fields,
+            "K": self.layout.n_outputs,
+            "RANK": self._rank,
+            "OWN": scratch.own,
             "N_SCORES": self._n_scores,
             "BATCH": s.batch_size,
             "SPAN": self._span,
-            "AT_ONCE": AT_ONCE,
-            "LENGTH": _triton.WINDOW,
+            "LENGTH": PIECE,
             "VALUED": x is not None,
             "BY_FIELD": self._by_field,
+            "PULL": due,
+            "HALF": self.half,
         }
-        of_columns = (scratch.a, scratch.c, scratch.d, self._owner, self._score)
-        slots = (self._slot_field, self._slot_first)
-        values = keys if x is None else x
-        n_entries = len(keys)
-        _triton.partials[(max(1, n_entries // _triton.WINDOW),)](
-            *(keys, values, *of_columns, *slots, scratch.partial, n, n_entries), **common
+        tables = (self._table, self._state, pull, keys)
+        runs = (found.begins[k], found.rows[k], found.fields[k])
+        samples = (keys if x is None else x, scratch.a, scratch.c, scratch.d)
+        columns = (self._score, self._block_starts, self._slot_starts)
+        rates = (s.learning_rate, s.weight_decay, self._seed)
+        with self._beside():
+            if len(keys) > PIECE:
+                _triton.long_runs[(len(keys) // PIECE,)](
+                    *(*tables, *runs, found.run_at[k], *samples, *columns),
+                    *(scratch.partial, scratch.counters, *rates),
+                    AT_ONCE=AT_ONCE,
+                    PIECES=PIECES_AT_ONCE,
+                    **common,
+                )
+        _triton.short_runs[(min(self._n_programs, -(-len(keys) // RUNS)),)](
+            *(*tables, *runs, found.n_runs[k], *samples, *columns, *rates), RUNS=RUNS, **common
         )
-        pull = self._penalty_gradient() if due else self._table
-        _triton.update[(min(self._n_programs, n_entries),)](
-            *(self._table, self._state, pull, keys, found.begins[k], found.n_runs[k : k + 1]),
-            *(values, *of_columns, *slots, self._sizes, self._offsets_of_fields, scratch.partial),
-            *(n, self.layout.n_rows, s.learning_rate, s.weight_decay, self._seed),
-            **common,
-            PULL=due,
-            HALF=self.half,
-        )
-        self._seed += 1
+        self._join()
+        if self.half:
+            self._seed += 1
         if due:
             self._dense_step(pull)
             self._constrain()
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        """What is launched here runs beside what comes after, up to `_join`."""
+        if self._other is None:
+            yield
+            return
+        self._other.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._other):
+            yield
+
+    def _join(self) -> None:
+        if self._other is not None:
+            torch.cuda.current_stream().wait_stream(self._other)
 
     def _dense_step(self, slope: torch.Tensor) -> None:
         """Adagrad on all rows, some at a time."""
@@ -490,8 +527,10 @@ class _Scratch:
         self.a = torch.zeros((rows, engine._stride), device=device)
         self.c = torch.zeros((rows, engine._stride), device=device)
         self.d = torch.zeros((n, engine._n_scores), device=device)
-        windows = n * layout.n_slots // _triton.WINDOW + 1 if keep else 1
-        self.partial = torch.empty((windows, engine._stride), device=device)
+        pieces = n * layout.n_slots // PIECE + 1 if keep else 1
+        self.own = _power(layout.n_outputs * engine._rank)
+        self.partial = torch.empty((pieces, engine._stride + self.own), device=device)
+        self.counters = torch.zeros(pieces, dtype=torch.int32, device=device)
 
 
 class _Graph:
