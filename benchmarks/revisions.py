@@ -60,7 +60,8 @@ def begun(source: Path, shape: str) -> subprocess.Popen[str]:
 
 
 def steps(process: subprocess.Popen[str]) -> float:
-    assert process.stdin and process.stdout
+    assert process.stdin is not None
+    assert process.stdout is not None
     process.stdin.write("\n")
     process.stdin.flush()
     return float(process.stdout.readline())

@@ -73,7 +73,7 @@ def engines(layout, objective, settings, names=("reference", "cpu"), seed=1):
 
 def told_by(engine, *data):
     engine.run(*data)
-    return engine.totals()
+    return tuple(engine.totals)
 
 
 @pytest.mark.parametrize("combine", ["sum", "weighted", "vote"])

@@ -11,12 +11,12 @@ import numpy as np
 
 from . import checkpoint as checkpoints
 from .data.shuffle import Batches, Cursor
-from .engines import Engine
+from .engines import Engine, empty_like, fill, host
 from .errors import SettingError
 
 __all__ = ["Run", "Saver"]
 
-ENGINE_ARRAYS = ("table", "state", "field_weights", "field_state")
+ENGINE_ARRAYS = ("table", "state", "field_weights", "field_state", "totals")
 
 
 class Run:
@@ -27,12 +27,12 @@ class Run:
         self.batches = batches
         self.averages = averages
         self.history: list[dict[str, Any]] = []
-        self.best: np.ndarray | None = None
+        self.best: Any = None  # the table, of the engine's kind
         self.best_epoch = -1
         self.best_loss = np.inf
         self.metrics: dict[str, float] = {}
-        self.loss = self.weight = self.seconds = 0.0  # of the epoch so far
-        self.mean: np.ndarray | None = None  # of the epoch's tables so far
+        self.seconds = 0.0  # of the epoch so far
+        self.mean: Any = None  # of the epoch's tables so far
         self.best_field_weights: np.ndarray | None = None
         self.n_taken = 0
 
@@ -44,8 +44,9 @@ class Run:
         if self.averages == 1 or self.n_taken == before:
             return
         if self.mean is None:
-            self.mean = np.zeros_like(self.engine.table)
-        share = np.float32(1 / self.n_taken)
+            self.mean = empty_like(self.engine.state)
+            fill(self.mean, 0.0)
+        share = np.float32(1 / self.n_taken).item()
         for part in _parts(self.mean):
             self.mean[part] += share * (self.engine.table[part] - self.mean[part])
 
@@ -53,9 +54,10 @@ class Run:
         """Let the engine have the epoch's mean, or take it back."""
         if self.mean is not None:
             for part in _parts(self.mean):
-                kept = self.engine.table[part].copy()
-                self.engine.table[part] = self.mean[part]
-                self.mean[part] = kept
+                kept = empty_like(self.engine.table[part])
+                fill(kept, self.engine.table[part])
+                fill(self.engine.table[part], self.mean[part])
+                fill(self.mean[part], kept)
 
     def save(self, folder: Path, identity: Mapping[str, Any]) -> None:
         body = {
@@ -66,12 +68,12 @@ class Run:
             "best_epoch": self.best_epoch,
             "best_loss": self.best_loss.hex() if np.isfinite(self.best_loss) else None,
             "metrics": self.metrics,
-            "epoch": [self.loss.hex(), self.weight.hex(), self.seconds, self.n_taken],
+            "epoch": [self.seconds, self.n_taken],
         }
-        arrays = {name: getattr(self.engine, name) for name in ENGINE_ARRAYS}
+        arrays = {name: host(getattr(self.engine, name)) for name in ENGINE_ARRAYS}
         for name in ("best", "mean", "best_field_weights"):
             if getattr(self, name) is not None:
-                arrays[name] = getattr(self, name)
+                arrays[name] = host(getattr(self, name))
         checkpoints.save(folder, body, arrays)
 
     def restore(self, folder: Path, identity: Mapping[str, Any]) -> bool:
@@ -86,22 +88,23 @@ class Run:
                     f"{body['identity'].get(name)!r} and is {value!r}"
                 )
         for name in ENGINE_ARRAYS:
-            getattr(self.engine, name)[:] = arrays[name]
+            fill(getattr(self.engine, name), arrays[name])
         self.engine.n_steps = body["n_steps"]
         self.batches.cursor = Cursor.from_dict(body["cursor"])
         self.history = body["history"]
         self.best_epoch, self.metrics = body["best_epoch"], body["metrics"]
         self.best_loss = float.fromhex(body["best_loss"]) if body["best_loss"] else np.inf
-        self.best, self.mean, self.best_field_weights = (
-            arrays[name].copy() if name in arrays else None
-            for name in ("best", "mean", "best_field_weights")
-        )
-        self.loss, self.weight = (float.fromhex(v) for v in body["epoch"][:2])
-        self.seconds, self.n_taken = body["epoch"][2:]
+        for name in ("best", "mean"):
+            if name in arrays:
+                setattr(self, name, empty_like(self.engine.state))
+                fill(getattr(self, name), arrays[name])
+        if "best_field_weights" in arrays:
+            self.best_field_weights = arrays["best_field_weights"].copy()
+        self.seconds, self.n_taken = body["epoch"]
         return True
 
 
-def _parts(table: np.ndarray) -> Iterator[slice]:
+def _parts(table: Any) -> Iterator[slice]:
     """Some rows at a time, so that work on a whole table needs no second one."""
     return (slice(start, start + 4096) for start in range(0, len(table), 4096))
 
@@ -121,6 +124,5 @@ class Saver:
             self._run.save(self._folder, self._identity)
             self._last = time.monotonic()
 
-    def sometimes(self) -> None:
-        if time.monotonic() - self._last >= self._every:
-            self.now()
+    def is_due(self) -> bool:
+        return self._folder is not None and time.monotonic() - self._last >= self._every

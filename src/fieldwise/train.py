@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .data.shuffle import Batches, Rows, Table, wide_values
-from .engines import Engine, StepSettings, make_engine
+from .engines import Engine, StepSettings, empty_like, fill, host, make_engine
 from .errors import SettingError, TrainingError
 from .layout import Layout
 from .metrics import measure
@@ -41,6 +42,9 @@ RATES = (0.05, 0.15, 0.4)
 TRIAL = 2  # epochs after which a rate that is behind the one before is given up
 CHUNK_ROWS = 1 << 17  # rows handed to the engine at a time
 SCORE_ROWS = 1 << 16
+MOST_GATHERED = 1 << 20  # rows to judge by that are kept in memory
+INIT_ROWS = 4096  # of a table, whose starting values are drawn at a time
+TELL_SECONDS = 0.2
 VOICE_ROWS = 1 << 17  # rows that the weights of a vote are found on, at most
 MAY_BE_NONE = ("learning_rate", "reg_every", "batch_size", "max_variance", "max_mean")
 Callback = Callable[[dict[str, Any]], bool | None]
@@ -157,16 +161,79 @@ class Fit:
     was_stopped: bool = False  # by Ctrl-C or a callback
 
 
-def initialise(table: np.ndarray, seed: int, scale: float) -> None:
+def initialise(table: Any, seed: int, scale: float, n_biases: int = 1) -> None:
     """U and V uniform in +-scale, b zero; the same bits on every machine."""
-    bits = np.random.Philox(np.random.SeedSequence([seed, 101]))
-    width = table.shape[1] - 1
-    for start in range(0, len(table), 4096):
-        part = table[start : start + 4096]
+    if not isinstance(table, np.ndarray):
+        drawn = np.empty(tuple(table.shape), np.float32)
+        initialise(drawn, seed, scale, n_biases)
+        fill(table, drawn)
+        return
+    key = np.random.SeedSequence([seed, 101])
+    width = table.shape[1] - n_biases
+
+    def draw(start: int) -> None:
+        part = table[start : start + INIT_ROWS]
+        bits = np.random.Philox(key)
+        bits.advance(start * width // 4)  # four numbers a count
         raw = bits.random_raw(len(part) * width) >> np.uint64(40)  # 24 bits: exact in float32
         unit = raw.astype(np.float32) * np.float32(2.0**-23) - np.float32(1.0)
-        part[:, :-1] = np.float32(scale) * unit.reshape(len(part), width)
-        part[:, -1] = 0.0
+        part[:, :width] = np.float32(scale) * unit.reshape(len(part), width)
+        part[:, width:] = 0.0
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(draw, range(0, len(table), INIT_ROWS)))
+
+
+class _Ready:
+    """The rows of a table as engines take them: values of all slots, targets in the engine's
+    measure, and weights."""
+
+    def __init__(
+        self, rows: Table, problem: Problem, scale: Scale, settings: TrainSettings
+    ) -> None:
+        self._rows, self._scale = rows, scale
+        self._objective, self._settings = problem.objective, settings
+        self._valued = problem.valued
+        self.n_rows = rows.n_rows
+        kept = [name for name in rows.names if name != "values" or problem.valued]
+        drawn = settings.bagging and problem.objective.n_members > 1 and "weight" not in kept
+        self.names = [*kept, "weight"] if drawn else kept
+
+    def read(self, start: int, stop: int) -> dict[str, np.ndarray]:
+        found = dict(self._rows.read(start, stop))
+        if self._valued:
+            wide = wide_values(found["codes"], found["values"], self._valued)
+            found["values"] = np.asarray(wide)
+        found["target"] = (found["target"] - self._scale.center) / self._scale.spread
+        weight = weights_of(
+            found, self._objective, bagging=self._settings.bagging, seed=self._settings.seed
+        )
+        if weight is not None:
+            found["weight"] = weight
+        return {name: found[name] for name in self.names}
+
+
+def _judge_rows(problem: Problem) -> tuple[Table, np.ndarray | None] | None:
+    """The rows to judge by, and which of them; gathered in memory where they are some of many."""
+    judge = problem.judge
+    if judge is None or judge[1] is None or np.count_nonzero(judge[1]) > MOST_GATHERED:
+        return judge
+    rows, only = judge
+    starts = range(0, rows.n_rows, SCORE_ROWS)
+
+    def gather(start: int) -> dict[str, np.ndarray]:
+        assert only is not None
+        mask = only[start : start + SCORE_ROWS]
+        if not mask.any():
+            return {}
+        found = rows.read(start, min(start + SCORE_ROWS, rows.n_rows))
+        return {name: a[mask] for name, a in found.items()}
+
+    with ThreadPoolExecutor() as pool:
+        parts = [part for part in pool.map(gather, starts) if part]
+    if not parts:
+        return judge
+    return Rows(**{k: np.concatenate([p[k] for p in parts]) for k in parts[0]}), None
 
 
 def _scored(
@@ -199,7 +266,7 @@ def evaluate(
 
 def _voices(engine: Engine, problem: Problem, scale: Scale, table: np.ndarray) -> Objective:
     """The objective with its voices weighted, from (at most some of) the rows to judge by."""
-    engine.table[:] = table
+    fill(engine.table, table)
     engine.set_means(problem.counts)
     rows, only = problem.judge or (problem.rows, problem.only)
     parts, n = [], 0
@@ -300,7 +367,6 @@ def _train(
     settings = settings.settled(trained)
     batch = settings.batch_size or 1
     chunk = min(CHUNK_ROWS // batch, -(-trained // (2 * batch * settings.averages)))
-    batches = Batches(rows, max(1, chunk) * batch, only=only, seed=settings.seed)
     step = StepSettings(
         learning_rate=settings.learning_rate or RATES[0],
         weight_decay=settings.weight_decay,
@@ -317,11 +383,17 @@ def _train(
         n_jobs=running.n_jobs,
     )
     if start:
-        made.table[:], made.state[:] = start.table, start.state
-        made.field_weights[:] = start.field_weights
+        fill(made.table, start.table)
+        fill(made.state, start.state)
+        fill(made.field_weights, start.field_weights)
     else:
-        initialise(made.table, settings.seed, settings.init_scale)
-        made.state[:] = settings.initial_state
+        initialise(made.table, settings.seed, settings.init_scale, layout.n_outputs)
+        fill(made.state, settings.initial_state)
+    ready: Table = _Ready(rows, problem, scale, settings)
+    if hasattr(made, "hold"):
+        ready = made.hold(ready)
+    batches = Batches(ready, max(1, chunk) * batch, only=only, seed=settings.seed)
+    judge = _judge_rows(problem)
     run = Run(made, batches, settings.averages)
     identity = {
         "settings": asdict(settings),
@@ -337,8 +409,8 @@ def _train(
     was_stopped = False
     try:
         while run.batches.cursor.epoch < settings.epochs and not _exhausted(run, settings):
-            _epoch(run, problem, scale, saver, settings, running.show)
-            record = _finish_epoch(run, problem, scale, settings.learning_rate)
+            _epoch(run, problem, saver, settings, running.show)
+            record = _finish_epoch(run, problem, judge, scale, settings.learning_rate)
             stops = [bool(callback(record)) for callback in running.callbacks]  # all are told
             was_stopped = any(stops)
             if was_stopped or (give_up is not None and give_up(record)):
@@ -348,8 +420,9 @@ def _train(
         if run.best is None:
             raise
         was_stopped = True
-    table = next(t for t in (run.best, run.mean, made.table) if t is not None)
-    weights = made.field_weights if run.best_field_weights is None else run.best_field_weights
+    table = host(next(t for t in (run.best, run.mean, made.table) if t is not None))
+    weights = run.best_field_weights
+    weights = host(made.field_weights) if weights is None else weights
     objective = problem.objective
     if objective.combine == "weighted_vote":
         objective = _voices(made, problem, scale, table)
@@ -357,7 +430,9 @@ def _train(
             weighed = replace(problem, objective=objective)
             run.metrics = evaluate(made, weighed, *problem.judge, scale)
     about = (run.history, run.best_epoch, run.metrics, settings, scale)
-    return Fit(table, made.state, *about, np.array(weights, np.float64), objective, was_stopped)
+    return Fit(
+        table, host(made.state), *about, np.array(weights, np.float64), objective, was_stopped
+    )
 
 
 def _exhausted(run: Run, settings: TrainSettings) -> bool:
@@ -366,72 +441,78 @@ def _exhausted(run: Run, settings: TrainSettings) -> bool:
 
 
 def _epoch(
-    run: Run,
-    problem: Problem,
-    scale: Scale,
-    saver: Saver,
-    settings: TrainSettings,
-    show: bool | None,
+    run: Run, problem: Problem, saver: Saver, settings: TrainSettings, show: bool | None
 ) -> None:
     """The rest of the current epoch."""
-    n_copies = problem.objective.n_members
-    if problem.objective.is_vote:
-        n_copies *= problem.layout.n_fields
     number = run.batches.cursor.epoch
     title = f"epoch {number + 1}/{settings.epochs}"
     done = run.batches.cursor.batch * run.batches.batch_size
     begun = time.perf_counter()
     with progress(title, run.batches.n_rows, show=show) as tell:
-        fresh = done
+        fresh, told = done, begun
         for batch in run.batches:
-            loss, weight = run.engine.run(
-                batch["codes"],
-                wide_values(batch["codes"], batch.get("values"), problem.valued),
-                (batch["target"] - scale.center) / scale.spread,
-                weights_of(batch, problem.objective, bagging=settings.bagging, seed=settings.seed),
+            run.engine.run(
+                *(batch["codes"], batch.get("values"), batch["target"], batch.get("weight"))
             )
-            run.loss, run.weight = run.loss + loss / n_copies, run.weight + weight
             run.take(done // run.batches.batch_size)
             done += len(batch["codes"])
-            seconds = time.perf_counter() - begun
-            if not np.isfinite(run.loss):
+            early = time.perf_counter() - told < TELL_SECONDS
+            if early and done < run.batches.n_rows and not saver.is_due():
+                continue  # to ask for the loss is to wait for it
+            mean = _mean_loss(run, problem)
+            told = time.perf_counter()
+            if not np.isfinite(mean):
                 raise TrainingError(
-                    f"the loss is {run.loss} in epoch {number + 1}: the steps are too large. "
+                    f"the loss is {mean} in epoch {number + 1}: the steps are too large. "
                     f"Lower learning_rate={settings.learning_rate} or raise "
                     f"initial_state={settings.initial_state}"
                 )
-            mean = run.loss / run.weight if run.weight else np.nan
-            tell(done, f"loss {mean:.4f}, {(done - fresh) / seconds:,.0f} rows/s")
-            if done < run.batches.n_rows:
-                saver.sometimes()
+            tell(done, f"loss {mean:.4f}, {(done - fresh) / (told - begun):,.0f} rows/s")
+            if done < run.batches.n_rows and saver.is_due():
+                saver.now()
     run.seconds += time.perf_counter() - begun
 
 
-def _finish_epoch(run: Run, problem: Problem, scale: Scale, rate: float | None) -> dict[str, Any]:
+def _mean_loss(run: Run, problem: Problem) -> float:
+    """Of the epoch so far; of ensembles and votes the mean over members and fields."""
+    n_copies = problem.objective.n_members
+    if problem.objective.is_vote:
+        n_copies *= problem.layout.n_fields
+    loss, weight = host(run.engine.totals).tolist()
+    return loss / n_copies / weight if weight else 0.0 * loss
+
+
+def _finish_epoch(
+    run: Run,
+    problem: Problem,
+    judge: tuple[Table, np.ndarray | None] | None,
+    scale: Scale,
+    rate: float | None,
+) -> dict[str, Any]:
     """Record the epoch, and keep its table if it is the best."""
     record: dict[str, Any] = {
         "epoch": len(run.history) + 1,
         "learning_rate": rate,
-        "train_loss": run.loss / run.weight,
+        "train_loss": _mean_loss(run, problem),
         "seconds": run.seconds,
         "rows_per_second": run.batches.n_rows / max(run.seconds, 1e-9),
     }
-    if problem.judge is not None:
+    if judge is not None:
         run.swap()
         run.engine.set_means(problem.counts)
-        found = evaluate(run.engine, problem, *problem.judge, scale)
+        found = evaluate(run.engine, problem, *judge, scale)
         record |= found
         if not np.isfinite(found["loss"]):
             raise TrainingError("the validation loss is not a number; lower learning_rate")
         if found["loss"] < run.best_loss:
             run.best_loss, run.metrics = found["loss"], found
-            run.best_field_weights = run.engine.field_weights.copy()
+            run.best_field_weights = host(run.engine.field_weights).copy()
             run.best_epoch = len(run.history)
             if run.best is None:
-                run.best = np.empty_like(run.engine.table)
-            run.best[:] = run.engine.table
+                run.best = empty_like(run.engine.state)
+            fill(run.best, run.engine.table)
         run.swap()
     run.history.append(record)
-    run.loss = run.weight = run.seconds = 0.0
-    run.n_taken = 0
+    fill(run.engine.totals, 0.0)
+    run.seconds, run.n_taken = 0.0, 0
     return record

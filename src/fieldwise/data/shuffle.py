@@ -26,7 +26,11 @@ GROUP = 1 << 20  # rows shuffled among each other
 
 
 class Table(Protocol):
-    """Rows that can be read by their numbers: a `Store`, or `Rows` in memory."""
+    """Rows that can be read by their numbers: a `Store`, or `Rows` in memory.
+
+    One that keeps its rows on a device also has `shuffled`, which `Batches` then asks for whole
+    groups in their order.
+    """
 
     n_rows: int
 
@@ -84,10 +88,22 @@ class Cursor:
         return cls(**{f.name: int(body[f.name]) for f in fields(cls)})
 
 
+def _bits(n: int, *key: int) -> np.ndarray:
+    """Random bits, fixed by the key, in whose order things are put."""
+    return np.random.Philox(np.random.SeedSequence(key)).random_raw(n)
+
+
 def _order(n: int, *key: int) -> np.ndarray:
     """A permutation of 0 .. n-1, fixed by the key."""
-    bits = np.random.Philox(np.random.SeedSequence(key)).random_raw(n)
-    return np.argsort(bits, kind="stable")
+    return np.argsort(_bits(n, *key), kind="stable")
+
+
+def _joined(parts: list[Any]) -> Any:
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    import torch
+
+    return torch.cat(parts)
 
 
 class Batches:
@@ -161,20 +177,27 @@ class Batches:
         key = (self.cursor.seed, epoch, group)
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None  # free the last group before the next is read
-            runs = [self._run(b) for b in blocks.tolist()]
-            order = _order(sum(len(r["codes"]) for r in runs), self.cursor.seed, epoch, group + 1)
-            # One long read a block, then the shuffle in memory.
-            rows = {k: np.concatenate([r[k] for r in runs])[order] for k in self.store.names}
+            n = int(self._sizes[blocks].sum())
+            spans = [(b * BLOCK, min((b + 1) * BLOCK, self.store.n_rows)) for b in blocks.tolist()]
+            kept = [None if self._only is None else self._only[a:b] for a, b in spans]
+            bits = _bits(n, self.cursor.seed, epoch, group + 1)
+            if hasattr(self.store, "shuffled"):
+                rows = self.store.shuffled(spans, kept, bits)
+            else:
+                rows = self._shuffled(spans, kept, bits)
             self._loaded = (key, rows)
         return self._loaded[1]
 
-    def _run(self, block: int) -> dict[str, np.ndarray]:
-        start, stop = block * BLOCK, min((block + 1) * BLOCK, self.store.n_rows)
-        found = self.store.read(start, stop)
-        if self._only is None:
-            return found
-        kept = self._only[start:stop]
-        return {k: a[kept] for k, a in found.items()}
+    def _shuffled(
+        self, spans: list[tuple[int, int]], kept: list[np.ndarray | None], bits: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """One long read a block, then the shuffle in memory."""
+        runs = []
+        for (start, stop), mask in zip(spans, kept, strict=True):
+            found = self.store.read(start, stop)
+            runs.append(found if mask is None else {k: a[mask] for k, a in found.items()})
+        order = np.argsort(bits, kind="stable")
+        return {k: np.concatenate([r[k] for r in runs])[order] for k in self.store.names}
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
         epoch = self.cursor.epoch
@@ -196,5 +219,5 @@ class Batches:
             if len(parts) == 1:
                 yield parts[0]
             else:
-                yield {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
+                yield {k: _joined([p[k] for p in parts]) for k in parts[0]}
         self._cursor = replace(self._cursor, epoch=epoch + 1, batch=0)

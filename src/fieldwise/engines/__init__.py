@@ -40,7 +40,11 @@ class StepSettings:
 
 
 class Engine(Protocol):
-    """table and state are (d, R + K); codes (n, S) are numbers within fields, -1 for unseen."""
+    """table and state are (d, R + K); codes (n, S) are numbers within fields, -1 for unseen.
+
+    Arrays are NumPy's or tensors on a device; `fill`, `host` and `empty_like` take both. `run` may
+    return before its steps are done: what reads an array waits for them.
+    """
 
     layout: Layout
     objective: Objective
@@ -49,6 +53,7 @@ class Engine(Protocol):
     state: np.ndarray
     field_weights: np.ndarray  # (m,) of "weighted", and Adagrad's state of them
     field_state: np.ndarray
+    totals: np.ndarray  # (2,) sums of weighted losses and of weights; whoever reads it clears it
     n_steps: int  # taken so far; decides when the penalty is due
 
     def run(
@@ -62,11 +67,6 @@ class Engine(Protocol):
 
         target (n, heads), weight (n, 1), or (n, members x heads)
         """
-        ...
-
-    def totals(self) -> tuple[float, float]:
-        """The sums of weighted losses and of weights since they were last asked for. It may have to
-        wait for steps that are still under way."""
         ...
 
     def scores(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray:
@@ -93,7 +93,10 @@ def fill(array: Any, content: Any) -> None:
 
 def host(array: Any) -> np.ndarray:
     """An engine's array as NumPy's."""
-    found: np.ndarray = array if isinstance(array, np.ndarray) else array.float().cpu().numpy()
+    if isinstance(array, np.ndarray):
+        return array
+    wide = array.float() if array.element_size() < 4 else array
+    found: np.ndarray = wide.cpu().numpy()
     return found
 
 

@@ -127,7 +127,7 @@ class CpuEngine:
         self.objective = objective or Objective()
         self.offsets = np.zeros(layout.n_outputs) if offsets is None else offsets
         self.n_steps = 0
-        self._totals = np.zeros(2)
+        self.totals = np.zeros(2)
         cores = numba.config.NUMBA_NUM_THREADS
         self.n_threads = min(n_jobs, cores) if n_jobs and n_jobs > 0 else cores
         if settings.batch_size * layout.n_slots * padded(layout) < SMALL_STEP:
@@ -177,13 +177,8 @@ class CpuEngine:
                 last = min(first + max(n_plain, self.settings.batch_size), len(rows))
                 part = tuple(a if a is x and not valued else a[first:last] for a in data)
                 step = self._plain_steps if n_plain else self._due_step
-                self._totals += step(part, valued)
+                self.totals += step(part, valued)
                 first = last
-
-    def totals(self) -> tuple[float, float]:
-        loss, weight = self._totals.tolist()
-        self._totals[:] = 0
-        return loss, weight
 
     def _steps_until_due(self) -> int:
         """Steps before the one that all rows take part in; 0: it is the next."""

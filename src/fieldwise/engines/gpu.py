@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..data.shuffle import Table
 from ..errors import SettingError, TrainingError
 from ..layout import Layout
 from ..maths import EPSILON, constrain
@@ -25,6 +26,7 @@ try:
     import torch
 
     from . import _triton
+    from ._device_rows import DeviceRows
     from ._torch_objective import slopes
 except ImportError as error:  # pragma: no cover
     raise SettingError(
@@ -116,7 +118,7 @@ class GpuEngine:
         self.state = self._state[: layout.n_rows, : layout.width]
         self.field_weights = torch.ones(layout.n_fields, device=self.device)
         self.field_state = torch.full((layout.n_fields,), 1e-6, device=self.device)
-        self._totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self.totals = torch.zeros(2, dtype=torch.float64, device=self.device)
         self._seed = torch.zeros(1, dtype=torch.int32, device=self.device)
         self._kept: _Scratch | None = None
         self._scoring: _Scratch | None = None
@@ -124,8 +126,9 @@ class GpuEngine:
         self._graph: _Graph | None = None
         self._is_warm = False
         self._n_programs = 8
-        self._other = None if INTERPRETED else torch.cuda.Stream()
+        self._other: Any = None
         if not INTERPRETED:
+            self._other = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             self._n_programs = PROGRAMS * torch.cuda.get_device_properties(0).multi_processor_count
         self._describe()
 
@@ -189,6 +192,10 @@ class GpuEngine:
             array = torch.from_numpy(np.ascontiguousarray(array))
         return array.to(self.device, kind, non_blocking=True)
 
+    def hold(self, rows: Table, resident: bool | None = None) -> DeviceRows:
+        """The rows on the device, for `Batches`."""
+        return DeviceRows(rows, self.device, resident)
+
     def run(self, codes: Any, values: Any, target: Any, weight: Any) -> None:
         try:
             self._run(
@@ -202,11 +209,6 @@ class GpuEngine:
                 f"the GPU is out of memory after {self.n_steps:,} steps; something else may have "
                 "taken it. What was saved last is intact: resume, or lower batch_size or the rank"
             ) from error
-
-    def totals(self) -> tuple[float, float]:
-        loss, weight = self._totals.tolist()  # waits for the device
-        self._totals.zero_()
-        return loss, weight
 
     def _run(self, codes: Any, values: Any, target: Any, weight: Any) -> None:
         size, at = self.settings.batch_size, 0
@@ -256,8 +258,8 @@ class GpuEngine:
             x, w = (None if array is None else array[batch] for array in (values, weight))
             self._forward(scratch, rows[batch], x, target[batch], w, totals[k], losses[batch])
             self._update(scratch, found, k, x, due=due)
-        self._totals[0] += losses.sum(dtype=torch.float64)
-        self._totals[1] += totals.sum(dtype=torch.float64) / totals.shape[1]
+        self.totals[0] += losses.sum(dtype=torch.float64)
+        self.totals[1] += totals.sum(dtype=torch.float64) / totals.shape[1]
 
     def _scratch(self, n: int) -> _Scratch:
         """What a step of n samples needs beside the table; kept for whole batches."""

@@ -33,7 +33,7 @@ class ReferenceEngine:
         self.objective = objective
         self.offsets = offsets
         self.n_steps = 0
-        self._totals = np.zeros(2)
+        self.totals = np.zeros(2)
         shape = (layout.n_rows + layout.n_fields, layout.width)
         self._table = np.zeros(shape, dtype)  # the last rows stand for unseen values
         self._state = np.zeros(shape, dtype)
@@ -59,12 +59,7 @@ class ReferenceEngine:
             batch = slice(first, first + size)
             x = None if values is None else values[batch]
             loss += self._step(self.rows(codes[batch]), x, target[batch], weight[batch])
-        self._totals += (loss, weight.sum(axis=0).mean())
-
-    def totals(self) -> tuple[float, float]:
-        loss, weight = self._totals.tolist()
-        self._totals[:] = 0
-        return loss, weight
+        self.totals += (loss, weight.sum(axis=0).mean())
 
     def _step(
         self, rows: np.ndarray, values: np.ndarray | None, y: np.ndarray, w: np.ndarray
