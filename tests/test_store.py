@@ -27,6 +27,7 @@ from fieldwise.data.store import Store, StoreWriter
 from fieldwise.files import sealed
 
 SCHEMA = Schema(fields=(Field(name="a"), Field(name="b"), Field(name="c")))
+COUNTS = [np.ones(9, np.int64)] * 3
 
 
 def rows(n, seed=0):
@@ -39,7 +40,7 @@ def make(path, n=1000, **settings) -> Store:
     with StoreWriter.create(path, {"codes": 3, "target": 1}, **settings) as writer:
         for part in np.array_split(np.arange(n), 3):
             writer.write(**{k: a[part] for k, a in rows(n).items()})
-        writer.finish(SCHEMA, b"words")
+        writer.finish(SCHEMA, b"words", COUNTS)
     return Store(path)
 
 
@@ -72,13 +73,13 @@ def test_append_is_the_same_as_writing_at_once(tmp_path_factory, sizes):
     ends = np.cumsum(sizes)
     with StoreWriter.create(folder / "a", {"codes": 3, "target": 1}) as writer:
         writer.write(**{k: a[: sizes[0]] for k, a in whole.items()})
-        writer.finish(SCHEMA, b"words")
+        writer.finish(SCHEMA, b"words", COUNTS)
     store = Store(folder / "a")
     for start, stop in pairwise(ends):
         store = store.append(**{k: a[start:stop] for k, a in whole.items()})
     with StoreWriter.create(folder / "b", {"codes": 3, "target": 1}) as writer:
         writer.write(**whole)
-        writer.finish(SCHEMA, b"words")
+        writer.finish(SCHEMA, b"words", COUNTS)
     assert same(store, whole)
     at_once = Store(folder / "b")
     assert (
@@ -117,6 +118,7 @@ def test_it_is_not_overwritten_unless_asked(tmp_path):
     assert make(tmp_path / "s", n=10, overwrite=True).n_rows == 10
     assert sorted(p.name.split("-")[0] for p in (tmp_path / "s").iterdir()) == [
         "codes",
+        "counts",
         "header.json",
         "target",
         "vocabulary",
@@ -435,5 +437,5 @@ def test_killed_at_any_moment(tmp_path):
     assert len(seen - {0}) >= 1
     # What the last kill left behind does not stand in the way.
     assert encode(table(10), tmp_path / "s", target="bought", overwrite=True).n_rows == 10
-    assert len(list((tmp_path / "s").iterdir())) == 4
+    assert len(list((tmp_path / "s").iterdir())) == 5
     shutil.rmtree(tmp_path / "s")

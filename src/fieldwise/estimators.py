@@ -67,6 +67,8 @@ sampling_rate : the share of rows of the first class that was kept; chances are 
 kinds, drop, min_count, unseen, n_bins, fields : see `FieldEncoder`.
 warm_start : go on from the last `fit`; new categories are added.
 random_state : a whole number; None is 0. The same seed gives the same bits.
+device : "cpu", "cuda", or "auto": a GPU where there is one and the table is large.
+half : keep the table in bfloat16, on a GPU: half the memory, see docs/gpu.md.
 n_jobs : threads; None is all cores. The result does not depend on it.
 verbose : 1 shows a bar and a line an epoch.
 
@@ -113,6 +115,8 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
         fields: Mapping[str, Mapping[str, Any]] | None = None,
         warm_start: bool = False,
         random_state: int | None = None,
+        device: str = "auto",
+        half: bool = False,
         n_jobs: int | None = None,
         verbose: int = 0,
     ) -> None:
@@ -145,6 +149,8 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
         self.fields = fields
         self.warm_start = warm_start
         self.random_state = random_state
+        self.device = device
+        self.half = half
         self.n_jobs = n_jobs
         self.verbose = verbose
 
@@ -307,6 +313,7 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
         if self.aggregate:
             problem, settings = on_distinct_rows(problem, settings)
         running = Running(
+            device=self.device,
             n_jobs=self.n_jobs,
             show=None if self.verbose else False,
             callbacks=[_print_epoch] if self.verbose else [],

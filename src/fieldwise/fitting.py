@@ -6,19 +6,21 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .data.encoding import encode, load_vocabulary
 from .data.schema import Schema, Target, slot_positions
 from .data.store import Store
-from .data.vocabulary import FieldVocabulary, Vocabulary
+from .data.words import StoredWords
 from .errors import FieldwiseError, SchemaError, SettingError
 from .layout import Layout
 from .model import FieldwiseModel
 from .objective import Head, Objective
 from .train import Problem, Running, TrainSettings, on_distinct_rows, train
+
+if TYPE_CHECKING:
+    from .data.vocabulary import FieldVocabulary, Vocabulary
 
 __all__ = ["PAPER", "fit_store", "held_out_rows", "train_table"]
 
@@ -49,7 +51,11 @@ PAPER: dict[str, dict[str, Any]] = {
 
 
 def held_out_rows(
-    store: Store, words: Vocabulary, rule: str = "random", share: float = 0.1, seed: int = 0
+    store: Store,
+    words: Vocabulary | StoredWords,
+    rule: str = "random",
+    share: float = 0.1,
+    seed: int = 0,
 ) -> np.ndarray:
     """(n_rows,) true for validation rows.
 
@@ -138,7 +144,7 @@ def fit_store(
         validation = min(0.1, MOST_HELD_OUT / max(store.n_rows, 1))
     schema = store.schema
     objective = objective_of(schema, loss, combine, n_members)
-    words = load_vocabulary(store)
+    words = StoredWords(store)
     overrides = dict.fromkeys(schema.linear, 0)
     for name, value in (ranks or {}).items():
         overrides[schema.names.index(schema[name].name)] = value
@@ -223,6 +229,8 @@ def train_table(
     elif running.resume and (work / "store" / "header.json").is_file():
         store = Store(work / "store")
     else:
+        from .data.encoding import encode
+
         store = encode(data, work / "store", overwrite=True, show=running.show, **(reading or {}))
     try:
         running = replace(running, checkpoint=work / "checkpoint")

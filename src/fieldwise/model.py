@@ -21,16 +21,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import __version__, maths
-from .data.chunks import Chunk, Source
-from .data.readers import open_source
 from .data.schema import Schema, check_names
 from .data.shuffle import wide_values
-from .data.vocabulary import Vocabulary
 from .errors import ModelError, SchemaError, SettingError
 from .files import disk_errors, read_sealed, sealed, sync_folder
 from .layout import Layout
@@ -39,17 +36,23 @@ from .objective import Head, Objective
 from .targets import folded
 from .train import Fit, Problem
 
+if TYPE_CHECKING:
+    from .data.chunks import Chunk, Source
+    from .data.vocabulary import Vocabulary
+    from .data.words import StoredWords
+
 __all__ = ["FieldwiseModel"]
 
 FORMAT = 1
 HEADER, TABLE, WORDS = "model.json", "table.safetensors", "vocabulary.parquet"
+WRITE_ROWS = 1 << 14
 
 
 @dataclass
 class FieldwiseModel:
     """`rows` is the whole table, the means of fields at its end; `table` leaves those out."""
 
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary | StoredWords
     layout: Layout
     rows: np.ndarray
     objective: Objective
@@ -61,7 +64,11 @@ class FieldwiseModel:
 
     @classmethod
     def of(
-        cls, vocabulary: Vocabulary, problem: Problem, fit: Fit, settings: Mapping[str, Any]
+        cls,
+        vocabulary: Vocabulary | StoredWords,
+        problem: Problem,
+        fit: Fit,
+        settings: Mapping[str, Any],
     ) -> FieldwiseModel:
         table, layout, objective, offsets = folded(
             fit.table, problem.layout, fit.objective, fit.scale, fit.field_weights
@@ -198,6 +205,8 @@ class FieldwiseModel:
 
         `n_unseen` (m,) is raised by the rows in which a field has what training never saw.
         """
+        from .data.readers import open_source
+
         source = open_source(data, schema=self.schema, **options)
         self._check_columns(source)
         for chunk in source.chunks():
@@ -298,9 +307,7 @@ class FieldwiseModel:
         return path
 
     def _write(self, folder: Path) -> None:
-        from safetensors.numpy import save_file
-
-        save_file({"table": np.ascontiguousarray(self.rows)}, folder / TABLE)
+        _write_table(folder / TABLE, self.rows)
         (folder / WORDS).write_bytes(self.vocabulary.to_bytes())
         body = {
             "format": FORMAT,
@@ -318,7 +325,6 @@ class FieldwiseModel:
             "checksums": {name: _checksum(folder / name) for name in (TABLE, WORDS)},
         }
         (folder / HEADER).write_bytes(sealed(body))
-        shutil.copymode(folder / HEADER, folder / TABLE)  # safetensors makes it the owner's alone
         for name in (TABLE, WORDS, HEADER):
             handle = os.open(folder / name, os.O_RDONLY)
             os.fsync(handle)
@@ -327,6 +333,8 @@ class FieldwiseModel:
 
     @classmethod
     def load(cls, path: str | Path) -> FieldwiseModel:
+        from .data.vocabulary import Vocabulary
+
         path = Path(path)
         if not (path / HEADER).is_file():
             raise ModelError(f"{path} is not a model: it has no {HEADER}")
@@ -378,6 +386,19 @@ def _checksum(file: Path) -> int:
         while piece := content.read(1 << 24):
             total = zlib.crc32(piece, total)
     return total
+
+
+def _write_table(file: Path, rows: np.ndarray) -> None:
+    """One tensor as safetensors has it: the length of a JSON header, the header, the numbers. By
+    hand, because a table may be trained where that package is not."""
+    size = 4 * rows.size
+    said = {"table": {"dtype": "F32", "shape": list(rows.shape), "data_offsets": [0, size]}}
+    header = json.dumps(said).encode()
+    header += b" " * (-len(header) % 8)
+    with file.open("wb") as content:
+        content.write(struct.pack("<Q", len(header)) + header)
+        for low in range(0, len(rows), WRITE_ROWS):
+            content.write(np.ascontiguousarray(rows[low : low + WRITE_ROWS], "<f4").data)
 
 
 def _mapped(file: Path, shape: tuple[int, int]) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .data.shuffle import Batches, Rows, Table, wide_values
-from .engines import Engine, StepSettings, empty_like, fill, host, make_engine
+from .engines import Engine, StepSettings, empty_like, engine_for, fill, host, make_engine
 from .errors import SettingError, TrainingError
 from .layout import Layout
 from .metrics import measure
@@ -65,6 +65,7 @@ class TrainSettings:
     max_mean: float | None = None
     bagging: bool = False  # every member of an ensemble on rows drawn with replacement
     averages: int = 8  # tables of an epoch's second half whose mean is kept; 1: its last alone
+    half: bool = False  # the table in bfloat16, on a GPU
     init_scale: float = 0.02
     initial_state: float = 1e-6
     seed: int = 0
@@ -136,7 +137,9 @@ class Running:
     """How to run: none of it changes the result. A callback gets each epoch's record and stops the
     run by returning True."""
 
-    engine: str = "auto"
+    device: str = "auto"  # "cuda", "cpu"
+    engine: str | None = None  # by name, whatever the device
+    resident: bool | None = None  # whether a GPU holds all rows; None: where they fit
     n_jobs: int | None = None
     callbacks: Sequence[Callback] = ()
     checkpoint: Path | None = None
@@ -377,10 +380,11 @@ def _train(
         max_mean=settings.max_mean,
     )
     made = make_engine(
-        *(running.engine, layout, step),
+        *(running.engine or engine_for(running.device, layout, trained), layout, step),
         objective=scale.scaled(problem.objective),
         offsets=scale.offsets,
         n_jobs=running.n_jobs,
+        half=settings.half,
     )
     if start:
         fill(made.table, start.table)
@@ -391,7 +395,7 @@ def _train(
         fill(made.state, settings.initial_state)
     ready: Table = _Ready(rows, problem, scale, settings)
     if hasattr(made, "hold"):
-        ready = made.hold(ready)
+        ready = made.hold(ready, running.resident)
     batches = Batches(ready, max(1, chunk) * batch, only=only, seed=settings.seed)
     judge = _judge_rows(problem)
     run = Run(made, batches, settings.averages)

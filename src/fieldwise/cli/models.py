@@ -104,6 +104,12 @@ def train(
         str | None, typer.Option(help="random, time:FIELD or group:FIELD: which rows are held out.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed, the same model.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or auto: a GPU where one is worth it.")
+    ] = None,
+    half: Annotated[
+        bool, typer.Option("--half", help="Keep the table in bfloat16, on a GPU.")
+    ] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="All cores unless set.")] = None,
     paper: Annotated[
         str | None, typer.Option(help="criteo or avazu: the paper's preprocessing and settings.")
@@ -133,6 +139,7 @@ def train(
         reading=reading,
         overwrite=overwrite,
         running=Running(
+            device=fitting.pop("device", "auto"),
             n_jobs=fitting.pop("threads", None),
             resume=resume,
             show=False if quiet else None,
@@ -156,7 +163,7 @@ def _shown(found: dict[str, float]) -> str:
 
 TRAIN_NAMES = (
     "learning_rate", "weight_decay", "penalty", "batch_size", "reg_every", "epochs", "patience",
-    "averages", "seed", "bagging", "max_variance", "max_mean",
+    "averages", "seed", "bagging", "max_variance", "max_mean", "half",
 )  # fmt: skip
 READ_NAMES = (
     "target", "clicks", "impressions", "format", "drop", "kind", "weight", "separator",
@@ -164,7 +171,7 @@ READ_NAMES = (
 )  # fmt: skip
 FIT_NAMES = (
     "rank", "rank_base", "validation", "split", "loss", "combine", "component", "members",
-    "sampling_rate", "aggregate", "threads", "paper",
+    "sampling_rate", "aggregate", "device", "threads", "paper",
 )  # fmt: skip
 
 

@@ -329,7 +329,7 @@ def _write(
             for parts in ahead(_settled(spool, learner, vocabulary, targets, schema)):
                 writer.write(**parts)
                 tell(writer.n_rows)
-        writer.finish(final, vocabulary.to_bytes())
+        writer.finish(final, vocabulary.to_bytes(), [f.counts() for f in vocabulary.fields])
     finally:
         spool.close()
 

@@ -172,7 +172,9 @@ class Synthetic:
                     count += np.bincount(codes[:, j], minlength=len(count))
                 writer.write(codes=codes, target=labels)
                 tell(writer.n_rows)
-            writer.finish(self.schema(), integer_vocabulary(self.schema(), counts).to_bytes())
+            writer.finish(
+                self.schema(), integer_vocabulary(self.schema(), counts).to_bytes(), counts
+            )
         return Store(path)
 
     def to_text(self, path: str | Path, *, show: bool = False) -> Path:

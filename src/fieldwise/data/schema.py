@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from numbers import Integral
 from typing import Any
@@ -236,17 +237,17 @@ class Schema:
         """The source columns the fields read, each once."""
         return list(dict.fromkeys(f.column for f in self.fields))
 
-    @property
+    @cached_property
     def linear(self) -> list[int]:
         """Positions of the fields kept as numbers."""
         return [i for i, f in enumerate(self.fields) if f.is_linear]
 
-    @property
+    @cached_property
     def slots(self) -> tuple[int, ...]:
         """How many rows of the table each field brings: one, but for lists."""
         return tuple(f.n_slots for f in self.fields)
 
-    @property
+    @cached_property
     def valued(self) -> list[int]:
         """Positions of the slots that carry a value: those of linear fields and of lists."""
         places = slot_positions(self.slots)

@@ -18,6 +18,7 @@ from ..errors import SchemaError
 from .chunks import Chunk
 from .schema import Schema, slot_positions
 from .vocabulary import FieldVocabulary, Vocabulary
+from .words import StoredWords
 
 __all__ = ["RowCoder"]
 
@@ -104,7 +105,7 @@ class _ListCoder:
 class RowCoder:
     """codes (1, S) and values (1, valued slots) of a dict of raw values; absent is an error."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary | StoredWords) -> None:
         schema = vocabulary.schema
         self._coders = [
             _ListCoder(f) if f.field.is_list else _FieldCoder(f) for f in vocabulary.fields

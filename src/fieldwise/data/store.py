@@ -7,6 +7,7 @@
       target-1.bin             float64 (n, 1)
       weight-1.bin             float64 (n, 1)   where there is one
       vocabulary-1.parquet     field, category, code, count; copied as bytes
+      counts-1.bin             int64, how often each code was seen, a field after the other
 
 The header is the store: it is written last and replaced in one step, and everything it does not
 name is debris of a run that did not finish. Appending writes past the rows the header counts, so
@@ -20,7 +21,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -39,8 +40,9 @@ FORMAT = 1
 HEADER = "header.json"
 ARRAYS = {"codes": "<i4", "values": "<f4", "target": "<f8", "weight": "<f8"}
 OWN = re.compile(
-    r"header\.json|(codes|values|target|weight|provisional)-\d+\.bin|vocabulary-\d+\.parquet"
-    r"|\.(header\.json|vocabulary-\d+\.parquet)\.tmp"
+    r"header\.json|(codes|values|target|weight|counts|provisional)-\d+\.bin"
+    r"|vocabulary-\d+\.parquet"
+    r"|\.(header\.json|vocabulary-\d+\.parquet|counts-\d+\.bin)\.tmp"
 )
 BLOCK_ROWS = 1 << 16  # rows under one checksum, in stores made from now on
 
@@ -92,7 +94,7 @@ class StoreWriter:
 
         with StoreWriter.create(path, {"codes": 39, "target": 1}) as writer:
             writer.write(codes=..., target=...)
-            writer.finish(schema, vocabulary_bytes)
+            writer.finish(schema, vocabulary_bytes, counts)
 
     Nothing counts before `finish` replaces the header; an error leaves things as they were.
     """
@@ -183,7 +185,7 @@ class StoreWriter:
                 self._sums[name].add(piece)
         self.n_rows += n_rows.pop()
 
-    def finish(self, schema: Schema, vocabulary: bytes) -> None:
+    def finish(self, schema: Schema, vocabulary: bytes, counts: Sequence[np.ndarray]) -> None:
         """Sync everything, then make it count."""
         body = self._header
         if "schema" in body:
@@ -204,6 +206,14 @@ class StoreWriter:
             body["n_rows"] = self.n_rows
             body["schema"] = schema.to_dict()
             body["vocabulary"] = {"file": words, "checksum": zlib.crc32(vocabulary)}
+            seen = np.concatenate(counts).astype("<i8").tobytes()
+            file_of_counts = f"counts-{body['generation']}.bin"
+            write_atomically(self.path / file_of_counts, seen)
+            body["counts"] = {
+                "file": file_of_counts,
+                "sizes": [len(c) for c in counts],
+                "checksum": zlib.crc32(seen),
+            }
             write_atomically(self.path / HEADER, sealed(body))
         self._finished = True
         _sweep(self.path, body)
@@ -249,7 +259,8 @@ def _own_files(path: Path) -> list[Path]:
 
 def _sweep(path: Path, body: Mapping[str, Any]) -> None:
     """Remove what the header does not name."""
-    kept = {HEADER, body["vocabulary"]["file"], *(a["file"] for a in body["arrays"].values())}
+    arrays = (a["file"] for a in body["arrays"].values())
+    kept = {HEADER, body["vocabulary"]["file"], body["counts"]["file"], *arrays}
     for file in _own_files(path):
         if file.name not in kept:
             file.unlink(missing_ok=True)
@@ -298,7 +309,16 @@ class Store:
         return list(self._arrays)
 
     def vocabulary_bytes(self) -> bytes:
-        said = self.header["vocabulary"]
+        return self._checked_file("vocabulary")
+
+    def counts(self) -> list[np.ndarray]:
+        """How often each code of every field was seen, (d_i,) a field."""
+        found = np.frombuffer(self._checked_file("counts"), "<i8")
+        return np.split(found, np.cumsum(self.header["counts"]["sizes"])[:-1])
+
+    def _checked_file(self, name: str) -> bytes:
+        """One of the small files, read whole."""
+        said = self.header[name]
         file = self.path / said["file"]
         try:
             content = file.read_bytes()
@@ -350,15 +370,19 @@ class Store:
             raise StoreError(f"{self.path} was encoded with another schema: {difference}")
 
     def append(
-        self, schema: Schema | None = None, vocabulary: bytes | None = None, **arrays: np.ndarray
+        self,
+        schema: Schema | None = None,
+        vocabulary: bytes | None = None,
+        counts: Sequence[np.ndarray] | None = None,
+        **arrays: np.ndarray,
     ) -> Store:
         """More rows at the end, and the store with them.
 
-        `schema` and `vocabulary` replace the old ones where new categories were learned; codes
-        that are there already must not have moved.
+        `schema`, `vocabulary` and `counts` replace the old ones where new categories were learned;
+        codes that are there already must not have moved.
         """
         with StoreWriter.append(self) as writer:
             writer.write(**arrays)
             words = self.vocabulary_bytes() if vocabulary is None else vocabulary
-            writer.finish(schema or self.schema, words)
+            writer.finish(schema or self.schema, words, self.counts() if counts is None else counts)
         return Store(self.path)

@@ -118,10 +118,13 @@ class CpuEngine:
         objective: Objective | None = None,
         offsets: np.ndarray | None = None,
         n_jobs: int | None = None,
+        half: bool = False,
     ) -> None:
         if layout.component != "linear":
             raise SettingError(f"the cpu engine has no component {layout.component!r}; use auto")
         _check_memory(layout)
+        if half:
+            raise SettingError("half=True keeps the table in bfloat16 on a GPU; device='cuda'")
         self.layout = layout
         self.settings = settings
         self.objective = objective or Objective()

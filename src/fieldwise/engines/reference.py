@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import maths
+from ..errors import SettingError
 from ..layout import Layout
 from ..objective import Objective
 from . import StepSettings
@@ -27,7 +28,10 @@ class ReferenceEngine:
         offsets: np.ndarray,
         dtype: Any = np.float64,
         n_jobs: int | None = None,  # it takes one thread and what NumPy takes
+        half: bool = False,
     ) -> None:
+        if half:
+            raise SettingError("half=True keeps the table in bfloat16 on a GPU; device='cuda'")
         self.layout = layout
         self.settings = settings
         self.objective = objective

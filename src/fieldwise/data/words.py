@@ -1,0 +1,56 @@
+"""What a store knows of its categories without reading them: how many there are and how often each
+was seen. Needs NumPy alone; everything else is read when it is asked for."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import SchemaError, StoreError
+from .store import Store
+
+if TYPE_CHECKING:
+    from .vocabulary import Vocabulary
+
+__all__ = ["StoredWords"]
+
+
+class StoredWords:
+    """Stands for the `Vocabulary` of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self.schema = store.schema
+        self._store = store
+        self._content = store.vocabulary_bytes()
+        self._counts = store.counts()
+
+    @property
+    def sizes(self) -> list[int]:
+        """d_1 .. d_m"""
+        return [len(c) for c in self._counts]
+
+    def counts(self) -> np.ndarray:
+        """(d,) how often each category of every field was seen"""
+        return np.concatenate(self._counts)
+
+    def to_bytes(self) -> bytes:
+        return self._content
+
+    @cached_property
+    def opened(self) -> Vocabulary:
+        from .vocabulary import Vocabulary
+
+        try:
+            return Vocabulary.from_bytes(self.schema, self._content)
+        except SchemaError as error:
+            raise StoreError(f"{self._store.path}: {error}") from error
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # of copies and pickles
+            raise AttributeError(name)
+        return getattr(self.opened, name)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.opened[name]
