@@ -7,6 +7,8 @@ NumPy are.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -14,10 +16,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from fieldwise.engines import StepSettings, fill, host, make_engine  # noqa: E402
-from fieldwise.errors import SettingError  # noqa: E402
+from fieldwise import engines as engines_module  # noqa: E402
+from fieldwise.data.shuffle import Rows  # noqa: E402
+from fieldwise.engines import StepSettings, engine_for, fill, host, make_engine  # noqa: E402
+from fieldwise.errors import SettingError, TrainingError  # noqa: E402
 from fieldwise.layout import Layout  # noqa: E402
 from fieldwise.objective import Head, Objective  # noqa: E402
+from fieldwise.train import Problem, Running, TrainSettings, train  # noqa: E402
 
 ON_GPU = torch.cuda.is_available()
 if not ON_GPU:
@@ -193,6 +198,117 @@ def test_half_precision_follows():
     assert abs(away.mean()) < 1e-3  # rounded either way
 
 
+def problem(n=150, **parts):
+    random = np.random.default_rng(0)
+    layout = Layout((4, 9, 30), (2, 2, 3))
+    codes = np.stack([random.integers(0, d, n) for d in layout.sizes], axis=1).astype(np.int32)
+    y = (random.random((n, 1)) < 0.2 + 0.5 * (codes[:, :1] == codes[:, 1:2] % 4)).astype(float)
+    held_out = random.random(n) < 0.3
+    arrays = {"codes": codes, "target": y, **parts}
+    counts = np.ones(layout.n_rows, np.int64)
+    rest = {"only": ~held_out, "held_out": held_out}
+    return Problem(layout=layout, rows=Rows(**arrays), counts=counts, **rest)
+
+
+SETTINGS = TrainSettings(learning_rate=0.1, epochs=2, batch_size=64, averages=2)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """A run that nothing stops."""
+    return train(problem(), SETTINGS, Running(engine="gpu"))
+
+
+def test_training_is_that_of_the_slow_twin(whole):
+    truth = train(problem(), SETTINGS, Running(engine="reference"))
+    np.testing.assert_allclose(whole.table, truth.table, rtol=1e-3, atol=1e-4)
+    for a, b in zip(truth.history, whole.history, strict=True):
+        assert b["logloss"] == pytest.approx(a["logloss"], abs=1e-5)
+        assert b["train_loss"] == pytest.approx(a["train_loss"], abs=1e-5)
+
+
+def test_rows_that_are_streamed_are_the_rows_that_are_held():
+    weight = np.random.default_rng(1).random((150, 1))
+    fits = [
+        train(problem(weight=weight), SETTINGS, Running(engine="gpu", resident=resident))
+        for resident in (True, False)
+    ]
+    assert np.array_equal(fits[0].table, fits[1].table)
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_run_that_is_resumed_gives_the_same_bits(tmp_path, whole):
+    def stop(record):
+        raise Stop
+
+    options = {"engine": "gpu", "checkpoint": tmp_path / "c"}
+    with pytest.raises(Stop):
+        train(problem(), SETTINGS, Running(**options, checkpoint_minutes=0, callbacks=[stop]))
+    again = train(problem(), SETTINGS, Running(**options, resume=True))
+    assert np.array_equal(again.table, whole.table)
+    assert [h["logloss"] for h in again.history] == [h["logloss"] for h in whole.history]
+
+
+def test_a_gpu_that_runs_out_of_memory_leaves_what_was_saved(tmp_path, monkeypatch, whole):
+    from fieldwise.engines import gpu
+
+    steps = gpu.GpuEngine._steps
+
+    def few(self, part, n_steps, *, due):
+        if self.n_steps >= 3:
+            raise torch.cuda.OutOfMemoryError("no room")
+        steps(self, part, n_steps, due=due)
+
+    monkeypatch.setattr(gpu.GpuEngine, "_steps", few)
+    options = {"engine": "gpu", "checkpoint": tmp_path / "c"}
+    with pytest.raises(TrainingError, match="out of memory after [0-9]+ steps"):
+        train(problem(), SETTINGS, Running(**options))
+    monkeypatch.setattr(gpu.GpuEngine, "_steps", steps)
+    again = train(problem(), SETTINGS, Running(**options, resume=True))
+    assert np.array_equal(again.table, whole.table)
+
+
+def test_a_gpu_that_is_too_small_says_so(monkeypatch):
+    from fieldwise.engines import gpu
+
+    monkeypatch.setattr(gpu, "INTERPRETED", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3 << 20, 8 << 20))
+    with pytest.raises(SettingError, match=r"needs 1\.\d GiB of GPU memory.*0\.0 GiB are free"):
+        make_engine("gpu", Layout((9000, 9000), (2048, 2048)), StepSettings())
+
+
+def test_devices(monkeypatch):
+    small, large = Layout((5, 5), (2, 2)), Layout((5, 5), (2, 2), component="fm")
+    assert engine_for("auto", small, 10) == "cpu"
+    assert engine_for("cuda", small, 10) == "gpu"
+    assert engine_for("cpu", large, 10) == "reference"
+    monkeypatch.setattr(engines_module, "gpu_is_here", lambda: True)
+    assert engine_for("auto", small, 10) == "cpu"
+    assert engine_for("auto", small, 1 << 40) == "gpu"
+    assert engine_for("auto", large, 1 << 40) == "reference"
+    with pytest.raises(SettingError, match="device='tpu' is not one of auto, cpu, cuda"):
+        engine_for("tpu", small, 10)
+    with pytest.raises(SettingError, match="half=True keeps the table in bfloat16"):
+        make_engine("reference", small, StepSettings(), half=True)
+
+
+def test_without_triton_it_says_what_to_install():
+    code = (
+        "import sys; sys.modules['triton'] = None\n"
+        "from fieldwise.engines import StepSettings, make_engine\n"
+        "from fieldwise.layout import Layout\n"
+        "from fieldwise.errors import SettingError\n"
+        "try: make_engine('gpu', Layout((2,), (1,)), StepSettings())\n"
+        "except SettingError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install 'fieldwise[gpu]'" in done.stdout, done.stderr
+
+
 def test_what_cannot_run_says_so(monkeypatch):
     with pytest.raises(SettingError, match="no component 'fm'"):
         make_engine("gpu", Layout((2, 2), (1, 1), component="fm"), StepSettings())
@@ -205,11 +321,8 @@ def test_what_cannot_run_says_so(monkeypatch):
 
 
 def test_nothing_heavy_is_imported():
-    import subprocess
-    import sys
-
     code = (
-        "import sys, fieldwise.engines.gpu, fieldwise.train;"
+        "import sys, fieldwise.engines.gpu, fieldwise.fitting;"
         "bad = {'polars', 'numba', 'sklearn', 'scipy', 'pandas'} & set(sys.modules);"
         "sys.exit(str(bad) if bad else 0)"
     )

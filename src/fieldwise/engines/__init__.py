@@ -102,7 +102,7 @@ def fill(array: Any, content: Any) -> None:
     else:
         import torch
 
-        given = content if torch.is_tensor(content) else torch.from_numpy(np.asarray(content))
+        given = content if torch.is_tensor(content) else torch.from_numpy(np.require(content, requirements="W"))
         array.copy_(given)
 
 

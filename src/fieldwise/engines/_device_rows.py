@@ -44,7 +44,7 @@ class DeviceRows:
             spans = [
                 (low, min(low + READ_ROWS, self.n_rows)) for low in range(0, self.n_rows, READ_ROWS)
             ]
-            self._whole = self._loaded(spans, [None] * len(spans))
+            self._whole = self._loaded(spans)
 
     @property
     def names(self) -> list[str]:
@@ -57,32 +57,29 @@ class DeviceRows:
         self, spans: Sequence[tuple[int, int]], kept: Sequence[np.ndarray | None], bits: np.ndarray
     ) -> dict[str, torch.Tensor]:
         """Rows of spans (start, stop), of each those that are kept, in the order of their bits."""
-        keys = self._sent((bits ^ np.uint64(1 << 63)).view(np.int64))
+        keys = self._sent((bits ^ np.uint64(1 << 63)).view(np.int64), torch.int64)
         order = torch.sort(keys, stable=True).indices
+        begins = [start for start, _ in spans]
+        taken = self._whole
         if not self.is_resident:
-            return {k: a[order] for k, a in self._loaded(spans, kept).items()}
+            taken = self._loaded(spans)
+            begins = [0, *np.cumsum([stop - start for start, stop in spans])[:-1].tolist()]
         parts = []
-        for (start, stop), mask in zip(spans, kept, strict=True):
-            parts.append(np.arange(start, stop) if mask is None else start + np.flatnonzero(mask))
-        rows = self._sent(np.concatenate(parts))[order]
-        return {name: whole[rows] for name, whole in self._whole.items()}
+        for begin, (start, stop), mask in zip(begins, spans, kept, strict=True):
+            place = np.arange(stop - start) if mask is None else np.flatnonzero(mask)
+            parts.append(begin + place)
+        rows = self._sent(np.concatenate(parts), torch.int64)[order]
+        return {name: array[rows] for name, array in taken.items()}
 
-    def _sent(self, array: np.ndarray) -> torch.Tensor:
+    def _sent(self, array: np.ndarray, kind: torch.dtype) -> torch.Tensor:
         """On the device soon; the caller need not wait."""
-        tensor = torch.from_numpy(array)
-        if self._device.type == "cuda":
-            tensor = tensor.pin_memory()
-        return tensor.to(self._device, non_blocking=True)
+        pinned = torch.empty(array.shape, dtype=kind, pin_memory=self._device.type == "cuda")
+        np.copyto(pinned.numpy(), array, casting="same_kind")
+        return pinned.to(self._device, non_blocking=True)
 
-    def _loaded(
-        self, spans: Sequence[tuple[int, int]], kept: Sequence[np.ndarray | None]
-    ) -> dict[str, torch.Tensor]:
+    def _loaded(self, spans: Sequence[tuple[int, int]]) -> dict[str, torch.Tensor]:
         """The rows of spans one after the other."""
-        counts = [
-            stop - start if mask is None else int(np.count_nonzero(mask))
-            for (start, stop), mask in zip(spans, kept, strict=True)
-        ]
-        ends = np.cumsum(counts)
+        ends = np.cumsum([stop - start for start, stop in spans])
         out = {
             name: torch.empty(
                 (int(ends[-1]), width),
@@ -93,13 +90,11 @@ class DeviceRows:
         }
 
         def load(k: int) -> None:
-            found = self._source.read(*spans[k])
-            mask = kept[k]
-            place = slice(int(ends[k]) - counts[k], int(ends[k]))
+            start, stop = spans[k]
+            found = self._source.read(start, stop)
             for name, target in out.items():
-                rows = found[name] if mask is None else found[name][mask]
-                kind = np.int32 if name in KINDS else np.float32
-                target[place].copy_(self._sent(np.ascontiguousarray(rows, kind)))
+                place = slice(int(ends[k]) - (stop - start), int(ends[k]))
+                target[place].copy_(self._sent(found[name], target.dtype))
 
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(load, range(len(spans))))

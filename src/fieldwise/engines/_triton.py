@@ -259,6 +259,17 @@ def _stepped(weight, squares, slope, rate, decay, PULL: tl.constexpr):
 
 
 @triton.jit
+def _chance(at, seed):
+    """16 bits that depend on every bit of a place and a step."""
+    x = at.to(tl.uint32) * 0x9E3779B1 + seed.to(tl.uint32) * 0x85EBCA77
+    x ^= x >> 16
+    x *= 0x7FEB352D
+    x ^= x >> 15
+    x *= 0x846CA68B
+    return (x >> 16).to(tl.int32)
+
+
+@triton.jit
 def _write(
     table, kept, at, live, weight, squares, seed, PULL: tl.constexpr, HALF: tl.constexpr
 ):  # fmt: skip
@@ -267,8 +278,7 @@ def _write(
         if HALF:
             # Rounded up or down by chance, so that small steps count in the mean. The chance is a
             # hash of the place and the step: the same in every run.
-            chance = (tl.randint(tl.load(seed), at.to(tl.int32)) & 0xFFFF).to(tl.int32)
-            bits = weight.to(tl.int32, bitcast=True) + chance
+            bits = weight.to(tl.int32, bitcast=True) + _chance(at, tl.load(seed))
             weight = (bits & -65536).to(tl.float32, bitcast=True)
         tl.store(table + at, weight.to(table.dtype.element_ty), mask=live)
 
