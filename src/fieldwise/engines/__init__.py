@@ -102,7 +102,11 @@ def fill(array: Any, content: Any) -> None:
     else:
         import torch
 
-        given = content if torch.is_tensor(content) else torch.from_numpy(np.require(content, requirements="W"))
+        given = (
+            content
+            if torch.is_tensor(content)
+            else torch.from_numpy(np.require(content, requirements="W"))
+        )
         array.copy_(given)
 
 

@@ -6,8 +6,10 @@ through pinned memory, so that copying runs beside the steps that are still unde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +33,10 @@ class DeviceRows:
     def __init__(self, source: Table, device: torch.device, resident: bool | None = None) -> None:
         self._source = source
         self._device = device
+        # Copies have a stream of their own, so that they need not wait for the steps.
+        self._copies: Any = None
+        if device.type == "cuda":
+            self._copies = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.n_rows = source.n_rows
         one = source.read(0, min(1, source.n_rows))
         self._widths = {name: one[name].shape[1] for name in source.names}
@@ -73,29 +79,49 @@ class DeviceRows:
 
     def _sent(self, array: np.ndarray, kind: torch.dtype) -> torch.Tensor:
         """On the device soon; the caller need not wait."""
-        pinned = torch.empty(array.shape, dtype=kind, pin_memory=self._device.type == "cuda")
+        with self._copying():
+            out = self._pinned(array, kind).to(self._device, non_blocking=True)
+        self._handed_over([out])
+        return out
+
+    def _pinned(self, array: np.ndarray, kind: torch.dtype) -> torch.Tensor:
+        pinned = torch.empty(array.shape, dtype=kind, pin_memory=self._copies is not None)
         np.copyto(pinned.numpy(), array, casting="same_kind")
-        return pinned.to(self._device, non_blocking=True)
+        return pinned
+
+    def _copying(self) -> Any:
+        return nullcontext() if self._copies is None else torch.cuda.stream(self._copies)
+
+    def _handed_over(self, tensors: Iterable[torch.Tensor]) -> None:
+        """What was copied may be used by the steps that come next."""
+        if self._copies is not None:
+            steps = torch.cuda.current_stream()
+            steps.wait_stream(self._copies)
+            for tensor in tensors:
+                tensor.record_stream(steps)
 
     def _loaded(self, spans: Sequence[tuple[int, int]]) -> dict[str, torch.Tensor]:
         """The rows of spans one after the other."""
         ends = np.cumsum([stop - start for start, stop in spans])
-        out = {
-            name: torch.empty(
-                (int(ends[-1]), width),
-                dtype=KINDS.get(name, torch.float32),
-                device=self._device,
-            )
-            for name, width in self._widths.items()
-        }
+        with self._copying():
+            out = {
+                name: torch.empty(
+                    (int(ends[-1]), width),
+                    dtype=KINDS.get(name, torch.float32),
+                    device=self._device,
+                )
+                for name, width in self._widths.items()
+            }
 
         def load(k: int) -> None:
             start, stop = spans[k]
             found = self._source.read(start, stop)
-            for name, target in out.items():
-                place = slice(int(ends[k]) - (stop - start), int(ends[k]))
-                target[place].copy_(self._sent(found[name], target.dtype))
+            place = slice(int(ends[k]) - (stop - start), int(ends[k]))
+            with self._copying():
+                for name, target in out.items():
+                    target[place].copy_(self._pinned(found[name], target.dtype), non_blocking=True)
 
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(load, range(len(spans))))
+        self._handed_over(out.values())
         return out

@@ -317,7 +317,7 @@ class GpuEngine:
             "R": self.layout.n_columns,
             "MAIN": self._main,
             "TAIL": self._tail,
-            "num_warps": max(1, min(8, self._main // COLUMNS_A_WARP)),
+            "num_warps": max(1, min(8, self._main // (COLUMNS_A_WARP * (2 if self.half else 1)))),
         }
 
     def _gather(
