@@ -94,9 +94,9 @@ class Run:
         self.history = body["history"]
         self.best_epoch, self.metrics = body["best_epoch"], body["metrics"]
         self.best_loss = float.fromhex(body["best_loss"]) if body["best_loss"] else np.inf
-        for name in ("best", "mean"):
+        for name, like in (("best", self.engine.table), ("mean", self.engine.state)):
             if name in arrays:
-                setattr(self, name, empty_like(self.engine.state))
+                setattr(self, name, empty_like(like))
                 fill(getattr(self, name), arrays[name])
         if "best_field_weights" in arrays:
             self.best_field_weights = arrays["best_field_weights"].copy()

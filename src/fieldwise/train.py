@@ -513,7 +513,7 @@ def _finish_epoch(
             run.best_field_weights = host(run.engine.field_weights).copy()
             run.best_epoch = len(run.history)
             if run.best is None:
-                run.best = empty_like(run.engine.state)
+                run.best = empty_like(run.engine.table)
             fill(run.best, run.engine.table)
         run.swap()
     run.history.append(record)

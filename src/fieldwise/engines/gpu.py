@@ -57,7 +57,7 @@ def stride_of(layout: Layout) -> int:
 def memory_needed(layout: Layout, *, half: bool = False) -> int:
     """Bytes for the table, Adagrad's state, and the loop's two: an epoch's mean and the best."""
     entries = (layout.n_rows + layout.n_fields) * stride_of(layout)
-    return entries * (4 + 3 * (2 if half else 4))
+    return entries * 2 * (4 + (2 if half else 4))
 
 
 def _power(n: int) -> int:
