@@ -54,7 +54,63 @@ def test_the_readmes_figures_are_the_results():
     models = [results("accuracy")["tables"][f"flights_{k}"]["models"] for k in (1, 2)]
     gaps = [m["fieldwise"]["logloss"] - m["FFM"]["logloss"] for m in models]
     figures.append(f"{gaps[0]:.4f} and {gaps[1]:.4f}")
+    gpu = results("gpu")
+    figures.append(f"{gpu['step_microseconds']['criteo']['fieldwise']:.0f} microseconds")
+    figures.append(f"{gpu['step_microseconds']['criteo']['times_published']:.0f} times less")
+    figures.append(f"{gpu['whole_run']['seconds']:.1f} s")
     for table in ("flights", "frappe"):
         for model in results("accuracy")["tables"][table]["models"].values():
             figures.append(f"{model['logloss']:.4f} ({model['seconds']:.0f} s)")
+    assert [f for f in figures if f not in text] == []
+
+
+def test_the_gpus_figures_are_the_results():
+    text = " ".join((ROOT / "docs" / "gpu.md").read_text().split())
+    gpu = results("gpu")
+    figures = [
+        f"{gpu['whole_run']['seconds']:.1f} s, {min(gpu['whole_run']['epoch_seconds']):.1f} s an",
+        f"{gpu['whole_run']['peak_gpu_gb']:.1f} GB",
+        f"{gpu['streaming']['times_resident']:.2f} times the resident speed",
+    ]
+    for name, shape in gpu["step_microseconds"].items():
+        assert shape["same_bits"]
+        figures.append(f"| {shape['fieldwise']:.0f} | {shape['published']:,.0f}")
+        for peer in ("published", "torch_sparse"):
+            figures.append(f"{shape[peer]:,.0f} ({shape[f'times_{peer}']:.0f} times)")
+        figures.append(f"{shape['half']:.0f} " + ("microseconds" if name == "criteo" else "at"))
+    stages = [s["stages"]["microseconds"] for s in gpu["step_microseconds"].values()]
+    for stage in stages[0]:
+        figures.append(" | ".join(f"{s[stage]:.1f}" for s in stages))
+    tables = gpu["both_engines"]
+    figures.append(f"{abs(tables['frappe']['difference']):.0e} on Frappe")
+    figures.append(f"{tables['planted']['difference']:.0e} on a planted")
+    figures.append(f"{tables['frappe']['difference_of_half']:.1e}")
+    figures.append(f"{tables['planted']['difference_of_half']:.1e}")
+    assert [f for f in figures if f not in text] == []
+
+
+def test_the_tasks_figures_are_the_results():
+    text = " ".join((ROOT / "docs" / "tasks.md").read_text().split())
+    tasks = results("tasks")
+    outputs = {k: v["times_one_output"] for k, v in tasks["outputs"].items()}
+    some = tasks["aggregation"]
+    figures = [
+        f"four members takes {outputs['4 members']:.1f} times",
+        f"two {outputs['2 members']:.1f} times",
+        f"{some['as_they_are']['seconds']:.1f} s, and {some['aggregated']['seconds']:.1f} s with",
+        f"{some['times_training_seconds']:.0f} times as fast",
+        f"to {abs(some['difference']):.0e}",
+    ]
+    for row in tasks["tables"].values():
+        for name in ("fieldwise", "LightGBM"):
+            found = row[name]
+            value = f"{found['logloss']:.4f}" if "logloss" in found else f"{found['rmse']:.2f}"
+            figures.append(f"{value} ({found['seconds']:.0f} s)")
+    for row in results("components")["tables"].values():
+        figures.append(
+            " | ".join(
+                f"{row[c]['test_logloss']:.4f} ({row[c]['seconds']:.0f} s)"
+                for c in ("linear", "fm")
+            )
+        )
     assert [f for f in figures if f not in text] == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -236,6 +237,39 @@ def test_rows_that_are_streamed_are_the_rows_that_are_held():
     assert np.array_equal(fits[0].table, fits[1].table)
 
 
+def test_half_precision_is_resumed_to_the_same_bits(tmp_path):
+    settings = replace(SETTINGS, half=True)
+    whole = train(problem(), settings, Running(engine="gpu"))
+
+    def stop(record):
+        raise Stop
+
+    options = {"engine": "gpu", "checkpoint": tmp_path / "c"}
+    with pytest.raises(Stop):
+        train(problem(), settings, Running(**options, checkpoint_minutes=0, callbacks=[stop]))
+    again = train(problem(), settings, Running(**options, resume=True))
+    assert np.array_equal(again.table, whole.table)
+
+
+@pytest.mark.skipif(not ON_GPU, reason="graphs are recorded on a GPU alone")
+@pytest.mark.parametrize("kind", ["plain", "softmax", "lists", "weighted", "odd batches"])
+def test_recorded_steps_are_the_slow_twins(kind):
+    """More than two groups of steps, so that a graph is recorded and replayed."""
+    heads = (Head("softmax", 3),) if kind == "softmax" else (Head(),)
+    objective = Objective(heads, 1, "weighted" if kind == "weighted" else "sum")
+    slots = (1, 2, 1, 3) if kind == "lists" else ()
+    layout = Layout(*SHAPES["ragged"], objective.n_outputs, slots)
+    size = 7 if kind == "odd batches" else 8
+    settings = StepSettings(0.01, 1e-3, 1e-3, reg_every=150, batch_size=size)
+    data = drawn(layout, objective, 220 * size + 3, weights="one")
+    truth, fast = engines(layout, settings, objective)
+    for engine in (truth, fast):
+        engine.run(*data)
+    assert fast._graph is not None
+    np.testing.assert_allclose(host(fast.table), truth.table, rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(host(fast.state), truth.state, rtol=1e-2, atol=1e-4)
+
+
 class Stop(Exception):
     pass
 
@@ -276,7 +310,7 @@ def test_a_gpu_that_is_too_small_says_so(monkeypatch):
 
     monkeypatch.setattr(gpu, "INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3 << 20, 8 << 20))
+    monkeypatch.setattr(gpu, "free_memory", lambda: 3 << 20)
     with pytest.raises(SettingError, match=r"needs 1\.\d GiB of GPU memory.*0\.0 GiB are free"):
         make_engine("gpu", Layout((9000, 9000), (2048, 2048)), StepSettings())
 
@@ -287,6 +321,9 @@ def test_devices(monkeypatch):
     assert engine_for("cuda", small, 10) == "gpu"
     assert engine_for("cpu", large, 10) == "reference"
     monkeypatch.setattr(engines_module, "gpu_is_here", lambda: True)
+    monkeypatch.setattr(engines_module, "_why_not", lambda layout: "no room")
+    assert engine_for("auto", small, 1 << 40) == "cpu"
+    monkeypatch.setattr(engines_module, "_why_not", lambda layout: "")
     assert engine_for("auto", small, 10) == "cpu"
     assert engine_for("auto", small, 1 << 40) == "gpu"
     assert engine_for("auto", large, 1 << 40) == "reference"

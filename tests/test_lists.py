@@ -269,3 +269,52 @@ def test_fields_of_lists_are_checked():
     assert schema.slots == (3, 1)
     assert schema.valued == [0, 1, 2]
     assert Layout.of((4, 5), rank=2, slots=schema.slots).n_slots == 4
+
+
+@pytest.mark.filterwarnings("ignore:values never seen")
+def test_rows_and_columns_in_dicts_are_told_apart():
+    table, _ = planted(400)
+    cut = table.with_columns(pl.col("tags").list.join("|"))
+    y = table["y"].to_numpy()
+    both = FieldwiseClassifier(rank=2, epochs=1, kinds={"tags": "list:|"}).fit(cut.drop("y"), y)
+    for tags in ("a|b", ["a", "b"], [" a", "b "], {"a"}, 7, None):
+        one = both.model_.decision_function({"tags": tags, "p": 0})
+        frame = {"tags": [list(tags) if isinstance(tags, set) else tags], "p": [0]}
+        np.testing.assert_allclose(one, both.model_.decision_function(frame), atol=1e-6)
+    alone = FieldwiseClassifier(rank=2, epochs=1, kinds={"tags": "list:|"}).fit(cut[["tags"]], y)
+    assert len(alone.model_.decision_function({"tags": ["a|b", "c"]})) == 2
+    assert len(alone.model_.decision_function({"tags": "a|b"})) == 1
+    lists = FieldwiseClassifier(rank=2, epochs=1).fit(table[["tags"]], y)
+    assert len(lists.model_.decision_function({"tags": ["a", "b"]})) == 1
+    assert len(lists.model_.decision_function({"tags": [["a"], ["b"]]})) == 2
+
+
+def test_lists_of_unseen_and_rare_values_are_not_missing():
+    encoder = FieldEncoder(min_count=2)
+    encoder.fit({"tags": [["a", "b"], ["a", "b"], ["z", "a"], None], "p": list("uvuv")})
+    out = encoder.transform({"tags": [["z", "a"], ["new", "a"], None], "p": list("uvu")})
+    assert encoder.inverse_transform(out)["tags"].to_list()[:2] == [[None, "a"], [None, "a"]]
+
+
+def test_weights_in_lists_are_the_second_of_two():
+    good = pl.DataFrame({"t": [[{"k": "a", "w": 2.0}], [{"k": "b", "w": 0.5}]], "p": ["u", "v"]})
+    encoder = FieldEncoder(min_count=1).fit(good)
+    assert encoder.codes(good)[1][:, 0].tolist() == [2.0, 0.5]
+    for bad in ([{"k": "a"}], [{"w": 2.0, "k": "a"}]):
+        with pytest.raises(DataError, match="a value with a weight is a struct of two"):
+            FieldEncoder().fit(pl.DataFrame({"t": [bad, bad], "p": ["u", "v"]}))
+
+
+def test_lists_of_numbers_where_training_saw_text(tmp_path):
+    cut = pl.DataFrame({"t": ["1|2", "2", "1"], "p": ["u", "v", "u"]})
+    encoder = FieldEncoder(min_count=1, kinds={"t": "list:|"}).fit(cut)
+    typed = pl.DataFrame({"t": [[1, 2]], "p": ["u"]})
+    assert encoder.codes(typed)[0][0, :2].tolist() == encoder.codes(cut)[0][0, :2].tolist()
+
+
+def test_a_dropped_list_of_libffm_may_hold_anything(tmp_path):
+    path = tmp_path / "t.ffm"
+    path.write_text(FFM)
+    store = encode(path, tmp_path / "s", min_count=1, drop=["f1", "f2"])
+    again = encode(path, tmp_path / "s", append=True)
+    assert again.n_rows == 2 * store.n_rows

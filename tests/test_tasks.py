@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from tempfile import TemporaryDirectory
+
 import numpy as np
 import polars as pl
 import pytest
@@ -17,7 +20,8 @@ from fieldwise import (
     SettingError,
     maths,
 )
-from fieldwise.fitting import train_table
+from fieldwise.data import encode
+from fieldwise.fitting import fit_store, train_table
 from fieldwise.layout import Layout
 from fieldwise.objective import Head, Objective
 from fieldwise.predicting import evaluate_table, write_predictions
@@ -399,3 +403,32 @@ def test_small_factorisation_machines_see_three_fields(tmp_path):
     assert two.model_.layout.ranks == (4, 4, 4)
     with pytest.raises(SettingError, match="component='deep' is not one of linear, fm"):
         FieldwiseClassifier(component="deep").fit(X, y)
+
+
+def test_held_out_rows_may_be_missing_from_a_whole_block():
+    """A table in the order of time, whose last rows are held out."""
+    n = 70_000
+    random = np.random.default_rng(0)
+    day = np.repeat(np.arange(100), n // 100)
+    X = pl.DataFrame({"day": day, "a": random.integers(0, 3, n), "b": random.integers(0, 3, n)})
+    y = (X["a"] == X["b"]).cast(pl.Int8).alias("y")
+    found = {}
+    for combine in ("sum", "weighted_vote"):
+        fit = {"settings": TrainSettings(learning_rate=0.2, epochs=1), "split": "time:day"}
+        with TemporaryDirectory() as folder:
+            model = train_table(
+                X.with_columns(y), f"{folder}/m", reading={"target": "y"}, combine=combine, **fit
+            )
+        found[combine] = model.metrics["logloss"]
+    assert found["sum"] < 0.1
+
+
+def test_a_model_of_a_store_is_small_to_pickle(tmp_path):
+    X, a, b, _ = pairs(5000)
+    table = X.with_columns(y=pl.Series((a == b % 3).astype(int)))
+    store = encode(table, tmp_path / "s", target="y")
+    model = fit_store(store, settings=TrainSettings(learning_rate=0.2, epochs=1), rank=2)
+    assert len(pickle.dumps(model)) < 20_000
+    assert np.array_equal(
+        pickle.loads(pickle.dumps(model)).predict_proba(X), model.predict_proba(X)
+    )

@@ -57,7 +57,7 @@ loss : of a regressor "squared", "absolute", "huber" (straight beyond `delta`) o
     classifier knows its own.
 combine : how the fields' scores become a prediction: "sum", "weighted" (by learned weights, none
     below 0), "vote" (every field is trained by itself; see `predict`) or "weighted_vote" (of
-    classes; the votes count by weights found on held-out rows).
+    classes; the votes count by weights, found on held-out rows where there are any).
 component : what a category's model is: "linear" over the other fields, or "fm", a small
     factorisation machine, which sees pairs of them too; slow, see docs/tasks.md.
 n_members, bagging : so many models with other starting values are trained at once and averaged,
@@ -550,7 +550,7 @@ def grown(
     """
     out = np.zeros((new.n_rows, new.width), dtype=np.float32)
     if settings is not None:
-        initialise(out, settings.seed + 1, settings.init_scale)
+        initialise(out, settings.seed + 1, settings.init_scale, new.n_outputs)
     for i in range(old.n_fields):
         mine = table[old.own(i)]
         out[new.offsets[i] : new.offsets[i] + len(mine)] = mine

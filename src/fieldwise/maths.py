@@ -16,6 +16,7 @@ from .layout import COMPONENTS, Layout
 __all__ = [
     "adagrad",
     "bound",
+    "category_shares",
     "constrain",
     "field_scores",
     "fold",
@@ -214,14 +215,19 @@ def mean_rows(table: np.ndarray, layout: Layout, counts: np.ndarray) -> np.ndarr
 
     A field seen nowhere gets the plain mean.
     """
+    shares = category_shares(layout, counts)
     out = np.empty((layout.n_fields, table.shape[1]), dtype=table.dtype)
     for i in range(layout.n_fields):
-        own = layout.own(i)
-        weight = counts[own].astype(np.float64)
-        weight = (
-            weight / weight.sum() if weight.sum() > 0 else np.full(len(weight), 1 / len(weight))
-        )
-        out[i] = weight @ table[own]
+        out[i] = shares[layout.own(i)] @ table[layout.own(i)]
+    return out
+
+
+def category_shares(layout: Layout, counts: np.ndarray) -> np.ndarray:
+    """(d,) the share of each category in its field; of a field seen nowhere all the same"""
+    out = np.empty(layout.n_rows)
+    for i in range(layout.n_fields):
+        count = counts[layout.own(i)].astype(np.float64)
+        out[layout.own(i)] = count / count.sum() if count.sum() > 0 else 1 / len(count)
     return out
 
 

@@ -371,13 +371,22 @@ class FieldwiseModel:
 
 
 def _is_row(data: Any, schema: Schema) -> bool:
-    """A dict of values, not of columns. What a list field holds tells only by its items."""
+    """A dict of values, not of columns. What a list field holds does not tell, unless there is
+    nothing else: then a list is a row's where its items are plain and no separator cuts them."""
     if not isinstance(data, Mapping):
         return False
-    lists = {f.column for f in schema.fields if f.is_list}
+    lists = {f.column: f for f in schema.fields if f.is_list}
     plain = [v for name, v in data.items() if name not in lists]
-    inside = [item for name in lists if data.get(name) is not None for item in data[name]]
-    return all(isinstance(v, str) or not hasattr(v, "__len__") for v in plain or inside)
+    if plain:
+        return all(map(_is_plain, plain))
+    return all(
+        _is_plain(data.get(name)) or (field.separator is None and all(map(_is_plain, data[name])))
+        for name, field in lists.items()
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str) or not hasattr(value, "__len__")
 
 
 def _checksum(file: Path) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -134,8 +135,8 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """How to run: none of it changes the result. A callback gets each epoch's record and stops the
-    run by returning True."""
+    """How to run: none of it changes the result, but for the last digits on another device. A
+    callback gets each epoch's record and stops the run by returning True."""
 
     device: str = "auto"  # "cuda", "cpu"
     engine: str | None = None  # by name, whatever the device
@@ -251,6 +252,8 @@ def _scored(
         batch = rows.read(start, min(start + SCORE_ROWS, rows.n_rows))
         if only is not None:
             batch = {k: a[only[start : start + SCORE_ROWS]] for k, a in batch.items()}
+        if not len(batch["codes"]):
+            continue
         values = wide_values(batch["codes"], batch.get("values"), problem.valued)
         z = engine.scores(batch["codes"], values) * spread + center
         yield z, batch["target"], batch["weight"][:, 0] if "weight" in batch else np.ones(len(z))
@@ -267,11 +270,18 @@ def evaluate(
     return measure(objective.heads, z, y, w)
 
 
-def _voices(engine: Engine, problem: Problem, scale: Scale, table: np.ndarray) -> Objective:
-    """The objective with its voices weighted, from (at most some of) the rows to judge by."""
+def _voices(
+    engine: Engine,
+    problem: Problem,
+    judge: tuple[Table, np.ndarray | None] | None,
+    scale: Scale,
+    table: np.ndarray,
+) -> Objective:
+    """The objective with its voices weighted, from (at most some of) the rows to judge by, or to
+    train on."""
     fill(engine.table, table)
     engine.set_means(problem.counts)
-    rows, only = problem.judge or (problem.rows, problem.only)
+    rows, only = judge or (problem.rows, problem.only)
     parts, n = [], 0
     for part in _scored(engine, problem, rows, only, scale):
         parts.append(part)
@@ -356,20 +366,13 @@ def _behind(last: Fit) -> Callback:
     return stop
 
 
-def _train(
-    problem: Problem,
-    settings: TrainSettings,
-    running: Running,
-    start: Fit | None,
-    scale: Scale,
-    give_up: Callback | None = None,
-) -> Fit:
-    """One fit; `give_up` looks at each epoch's record as a callback does."""
-    layout, rows, only = problem.layout, problem.rows, problem.only
-    trained = Batches(rows, 1, only=only).n_rows
-    settings = settings.settled(trained)
+def _begun(
+    problem: Problem, settings: TrainSettings, running: Running, start: Fit | None, scale: Scale
+) -> tuple[Run, Saver]:
+    """A run with its engine, at its beginning or where a checkpoint left it."""
+    layout, only = problem.layout, problem.only
+    trained = Batches(problem.rows, 1, only=only).n_rows
     batch = settings.batch_size or 1
-    chunk = min(CHUNK_ROWS // batch, -(-trained // (2 * batch * settings.averages)))
     step = StepSettings(
         learning_rate=settings.learning_rate or RATES[0],
         weight_decay=settings.weight_decay,
@@ -379,7 +382,7 @@ def _train(
         max_variance=settings.max_variance,
         max_mean=settings.max_mean,
     )
-    made = make_engine(
+    engine = make_engine(
         *(running.engine or engine_for(running.device, layout, trained), layout, step),
         objective=scale.scaled(problem.objective),
         offsets=scale.offsets,
@@ -387,18 +390,18 @@ def _train(
         half=settings.half,
     )
     if start:
-        fill(made.table, start.table)
-        fill(made.state, start.state)
-        fill(made.field_weights, start.field_weights)
+        fill(engine.table, start.table)
+        fill(engine.state, start.state)
+        fill(engine.field_weights, start.field_weights)
     else:
-        initialise(made.table, settings.seed, settings.init_scale, layout.n_outputs)
-        fill(made.state, settings.initial_state)
-    ready: Table = _Ready(rows, problem, scale, settings)
-    if hasattr(made, "hold"):
-        ready = made.hold(ready, running.resident)
-    batches = Batches(ready, max(1, chunk) * batch, only=only, seed=settings.seed)
-    judge = _judge_rows(problem)
-    run = Run(made, batches, settings.averages)
+        initialise(engine.table, settings.seed, settings.init_scale, layout.n_outputs)
+        fill(engine.state, settings.initial_state)
+    rows: Table = _Ready(problem.rows, problem, scale, settings)
+    if hasattr(engine, "hold"):
+        rows = engine.hold(rows, resident=running.resident)
+    chunk = max(1, min(CHUNK_ROWS // batch, -(-trained // (2 * batch * settings.averages))))
+    batches = Batches(rows, chunk * batch, only=only, seed=settings.seed)
+    run = Run(engine, batches, settings.averages)
     identity = {
         "settings": asdict(settings),
         "n_rows": trained,
@@ -409,12 +412,42 @@ def _train(
     }
     if running.resume and running.checkpoint is not None:
         run.restore(running.checkpoint, identity)
-    saver = Saver(run, running.checkpoint, identity, running.checkpoint_minutes)
-    was_stopped = False
+    return run, Saver(run, running.checkpoint, identity, running.checkpoint_minutes)
+
+
+@contextmanager
+def _room(n_steps: Callable[[], int]) -> Iterator[None]:
+    """A GPU without room is an error that says what to do."""
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which may not be here
+            raise
+        raise TrainingError(
+            f"the GPU is out of memory after {n_steps():,} steps; something else may have taken "
+            "it. What was saved last is intact: resume, or lower batch_size or the rank"
+        ) from error
+
+
+def _train(
+    problem: Problem,
+    settings: TrainSettings,
+    running: Running,
+    start: Fit | None,
+    scale: Scale,
+    give_up: Callback | None = None,
+) -> Fit:
+    """One fit; `give_up` looks at each epoch's record as a callback does."""
+    settings = settings.settled(Batches(problem.rows, 1, only=problem.only).n_rows)
+    judge = _judge_rows(problem)
+    with _room(lambda: 0):
+        run, saver = _begun(problem, settings, running, start, scale)
+    engine, was_stopped = run.engine, False
     try:
         while run.batches.cursor.epoch < settings.epochs and not _exhausted(run, settings):
-            _epoch(run, problem, saver, settings, running.show)
-            record = _finish_epoch(run, problem, judge, scale, settings.learning_rate)
+            with _room(lambda: engine.n_steps):
+                _epoch(run, problem, saver, settings, running.show)
+                record = _finish_epoch(run, problem, judge, scale, settings.learning_rate)
             stops = [bool(callback(record)) for callback in running.callbacks]  # all are told
             was_stopped = any(stops)
             if was_stopped or (give_up is not None and give_up(record)):
@@ -424,18 +457,18 @@ def _train(
         if run.best is None:
             raise
         was_stopped = True
-    table = host(next(t for t in (run.best, run.mean, made.table) if t is not None))
+    table = host(next(t for t in (run.best, run.mean, engine.table) if t is not None))
     weights = run.best_field_weights
-    weights = host(made.field_weights) if weights is None else weights
+    weights = host(engine.field_weights) if weights is None else weights
     objective = problem.objective
     if objective.combine == "weighted_vote":
-        objective = _voices(made, problem, scale, table)
-        if problem.judge is not None:
+        objective = _voices(engine, problem, judge, scale, table)
+        if judge is not None:
             weighed = replace(problem, objective=objective)
-            run.metrics = evaluate(made, weighed, *problem.judge, scale)
+            run.metrics = evaluate(engine, weighed, *judge, scale)
     about = (run.history, run.best_epoch, run.metrics, settings, scale)
     return Fit(
-        table, host(made.state), *about, np.array(weights, np.float64), objective, was_stopped
+        table, host(engine.state), *about, np.array(weights, np.float64), objective, was_stopped
     )
 
 

@@ -10,6 +10,29 @@ import typer
 
 from ..errors import SettingError
 
+__all__ = [
+    "AsJson",
+    "Bins",
+    "Clicks",
+    "Data",
+    "Drop",
+    "Format",
+    "Impressions",
+    "Kind",
+    "MaxValues",
+    "MinCount",
+    "NoQuotes",
+    "Pooling",
+    "Quiet",
+    "Separator",
+    "Target",
+    "Unseen",
+    "Weight",
+    "kinds_of",
+    "learned",
+    "locate",
+]
+
 Data = Annotated[str, typer.Argument(help="A file, folder or glob; or 'flights', the example.")]
 Format = Annotated[
     str, typer.Option(help="auto, csv, tsv, parquet, arrow, libffm, libsvm, criteo or avazu.")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ..errors import DataError, SchemaError, SettingError, StoreError
+from ..errors import DataError, SchemaError, SettingError
 from ..files import disk_errors
 from ..progress import progress
 from .chunks import Chunk, Source, ahead
@@ -29,6 +29,7 @@ from .store import Store, StoreWriter
 from .text import NULL_WORDS
 from .values import numbers_of
 from .vocabulary import Vocabulary
+from .words import StoredWords
 
 __all__ = ["encode", "load_vocabulary", "schema_of", "target_values"]
 
@@ -384,7 +385,4 @@ def weight_values(chunk: Chunk, schema: Schema) -> np.ndarray:
 
 def load_vocabulary(store: Store) -> Vocabulary:
     """The vocabulary a store was encoded with."""
-    try:
-        return Vocabulary.from_bytes(store.schema, store.vocabulary_bytes())
-    except SchemaError as error:
-        raise StoreError(f"{store.path}: {error}") from error
+    return StoredWords(store).opened

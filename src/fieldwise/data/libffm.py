@@ -43,12 +43,14 @@ class LibffmSource:
         self.total = float(sum(p.stat().st_size for p in self.paths)) if plain else None
         self._numeric: set[int]
         self._lists: set[int] = set()
+        self._dropped: set[int] = set()
         self._names: dict[int, str]
         self.kinds: Mapping[str, str]
         if schema is None:
             self._survey()
         else:
             known = [*schema.columns, *schema.dropped]
+            self._dropped = {int(c[1:]) for c in schema.dropped if c[1:].isdigit()}
             self._names = {int(c[1:]): c for c in known if c[1:].isdigit()}
             fields = {f.column: f for f in schema.fields}
             self._numeric = {
@@ -174,6 +176,8 @@ class LibffmSource:
             if self._positional:
                 entries = entries.with_columns(field=pl.int_range(pl.len()).over("row"))
             self._check(entries, n_rows, path, first)
+            if self._dropped:  # they may hold anything
+                entries = entries.filter(~pl.col("field").is_in(list(self._dropped)))
             # Where each entry goes: one table of positions, then a gather a column.
             columns = {key: j for j, key in enumerate(self._names)}
             at = entries["field"].replace_strict(columns, return_dtype=pl.Int64).to_numpy()
@@ -202,7 +206,8 @@ class LibffmSource:
 
     def _check(self, entries: pl.DataFrame, n_rows: int, path: Path, first: int) -> None:
         """What the columns, found in a first pass or fixed by a schema, have no place for."""
-        categories = [k for k in self._names if k not in self._numeric | self._lists]
+        loose = self._numeric | self._lists | self._dropped
+        categories = [k for k in self._names if k not in loose]
         unknown = ~pl.col("field").is_in(list(self._names))
         valued = pl.col("field").is_in(categories) & (pl.col("value") != 1)
         for wrong, what in ((unknown, "is none of the fields"), (valued, "is a category")):

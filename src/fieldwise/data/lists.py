@@ -61,13 +61,19 @@ def flat_lists(chunk: Chunk, field: Field) -> FlatLists:
     flat = column.explode(empty_as_null=True)
     rows = np.repeat(rows, lengths.to_numpy())
     weights = None
-    if isinstance(flat.dtype, pl.Struct):  # (value, weight)
-        flat, weight = flat.struct.unnest().get_columns()[:2]
+    if isinstance(flat.dtype, pl.Struct):
+        parts = flat.struct.unnest().get_columns()
+        if len(parts) != 2 or not parts[1].dtype.is_numeric():
+            raise DataError(
+                f"field {field.name!r} holds lists of {flat.dtype}; a value with a weight is a "
+                "struct of two, the second a number"
+            )
+        flat, weight = parts
         number = weight.cast(pl.Float64, strict=False)
         wrong = flat.is_not_null() & ~number.is_finite().fill_null(False)
         _refuse(chunk, field, rows, wrong, "holds a weight that is not a finite number")
         weights = number.fill_null(1.0).to_numpy()
-    if field.separator is not None:
+    if field.separator is not None and flat.dtype == pl.String:
         flat = flat.str.strip_chars()
         gap = f"has an empty value beside a {field.separator!r}; mend it, or leave the cell empty"
         _refuse(chunk, field, rows, flat == "", gap)

@@ -55,7 +55,7 @@ class ColumnProfile:
 
     @property
     def kind(self) -> str:
-        """category, numeric or time"""
+        """category, numeric, time or list"""
         if self.longest:
             return "list"
         if self.known_kind is not None:

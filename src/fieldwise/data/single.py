@@ -16,6 +16,7 @@ import polars as pl
 
 from ..errors import SchemaError
 from .chunks import Chunk
+from .frames import to_frame
 from .schema import Schema, slot_positions
 from .vocabulary import FieldVocabulary, Vocabulary
 from .words import StoredWords
@@ -87,14 +88,14 @@ class _ListCoder:
 
     def __call__(self, value: Any) -> tuple[np.ndarray, np.ndarray]:
         field = self._field
-        items = value
-        if isinstance(value, str):
-            cut = value.split(field.separator) if field.separator is not None else [value]
-            items = [item.strip() for item in cut] if field.separator is not None else cut
+        items = [value] if isinstance(value, str) else value
+        if field.separator is not None and isinstance(value, str):
+            items = value.split(field.separator)
+        if field.separator is not None and isinstance(items, (list, tuple)):
+            items = [item.strip() if isinstance(item, str) else item for item in items]
         usual = isinstance(items, (list, tuple)) and 0 < len(items) <= field.n_slots
         if not usual or not all(isinstance(item, (str, int)) and item != "" for item in items):
-            column = pl.Series(field.column, [value], strict=False)
-            codes, values = self._alone.encode(Chunk(column.to_frame()))
+            codes, values = self._alone.encode(Chunk(to_frame({field.column: [value]})))
             return codes[0], values[0]
         codes, values = np.zeros(field.n_slots, np.int32), np.zeros(field.n_slots, np.float32)
         codes[: len(items)] = [self._item(item)[0] for item in items]

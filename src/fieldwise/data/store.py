@@ -4,7 +4,7 @@
       header.json              format, rows, schema, checksums, the names of the files below
       codes-1.bin              int32 (n, S)     codes within each field, -1 for unseen
       values-1.bin             float32 (n, v)   of linear fields and lists, where there are any
-      target-1.bin             float64 (n, 1)
+      target-1.bin             float64 (n, targets)
       weight-1.bin             float64 (n, 1)   where there is one
       vocabulary-1.parquet     field, category, code, count; copied as bytes
       counts-1.bin             int64, how often each code was seen, a field after the other
@@ -362,6 +362,7 @@ class Store:
         """Check every block now."""
         self._check(0, self.n_rows)
         self.vocabulary_bytes()
+        self.counts()
 
     def require(self, schema: Schema) -> None:
         """Raise unless the store was encoded with this schema."""

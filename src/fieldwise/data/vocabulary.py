@@ -118,7 +118,9 @@ class FieldVocabulary:
         every = pl.DataFrame({"row": np.arange(len(codes), dtype=np.uint32)})
         grouped = pl.DataFrame({"row": row, "item": flat}).group_by("row").agg("item")
         lists = every.join(grouped, on="row", how="left", maintain_order="left")["item"]
-        missing = (codes[:, 0] == self.missing_code) & filled[:, 0]
+        missing = (codes[:, 0] == self.missing_code) & (filled.sum(axis=1) == 1)
+        if self.missing_code < 1:  # a row of its own it has not
+            missing[:] = False
         return lists.set(pl.Series(missing), None).alias(self.field.name)
 
     def _typed(self, keys: pl.Series) -> pl.Series:

@@ -22,7 +22,7 @@ class StoredWords:
 
     def __init__(self, store: Store) -> None:
         self.schema = store.schema
-        self._store = store
+        self._path = store.path
         self._content = store.vocabulary_bytes()
         self._counts = store.counts()
 
@@ -45,7 +45,7 @@ class StoredWords:
         try:
             return Vocabulary.from_bytes(self.schema, self._content)
         except SchemaError as error:
-            raise StoreError(f"{self._store.path}: {error}") from error
+            raise StoreError(f"{self._path}: {error}") from error
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # of copies and pickles

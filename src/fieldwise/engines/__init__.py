@@ -53,6 +53,12 @@ class StepSettings:
         bounded = self.max_variance is not None or self.max_mean is not None
         return bool(self.penalty or bounded) and n_steps % self.reg_every == 0
 
+    def until_due(self, n_steps: int) -> int:
+        """Steps after n_steps before the one that all rows take part in; 0: it is the next."""
+        if not self.is_due(self.reg_every):
+            return 1 << 40
+        return self.reg_every - 1 - n_steps % self.reg_every
+
 
 class Engine(Protocol):
     """table and state are (d, R + K); codes (n, S) are numbers within fields, -1 for unseen.
@@ -130,13 +136,19 @@ def gpu_is_here() -> bool:
     return driver and all(find_spec(name) is not None for name in ("torch", "triton"))
 
 
+def _why_not(layout: Layout) -> str:
+    """What keeps the GPU from training such a model."""
+    return str(import_module(ENGINES["gpu"], __name__).why_not(layout))
+
+
 def engine_for(device: str, layout: Layout, n_rows: int) -> str:
     """The engine of a device. "auto" takes a GPU where one is here and an epoch is worth it."""
     if device not in DEVICES:
         raise SettingError(f"device={device!r} is not one of {', '.join(DEVICES)}")
     if device == "auto":
         large = n_rows * layout.n_slots * layout.width >= WORTH_A_GPU
-        device = "cuda" if large and layout.component == "linear" and gpu_is_here() else "cpu"
+        wanted = large and layout.component == "linear" and gpu_is_here()
+        device = "cuda" if wanted and not _why_not(layout) else "cpu"
     if device == "cuda":
         return "gpu"
     return "cpu" if layout.component == "linear" else "reference"

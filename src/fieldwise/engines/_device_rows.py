@@ -16,7 +16,7 @@ import torch
 
 from ..data.shuffle import Table
 
-__all__ = ["DeviceRows"]
+__all__ = ["DeviceRows", "free_memory"]
 
 READ_ROWS = 1 << 17
 THREADS = 8
@@ -24,13 +24,27 @@ KINDS = {"codes": torch.int32}  # everything else is float32
 MOST = 0.5  # of the memory that is free
 
 
+def free_memory() -> int:
+    """Bytes of the GPU that can be taken, torch's own reserve among them."""
+    reserve = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return int(torch.cuda.mem_get_info()[0]) + int(reserve)
+
+
 class DeviceRows:
     """A `Table` whose shuffled groups are on the device; see `Batches`.
 
-    `resident` None: where all rows take up to half of the memory that is free.
+    `resident` None: where all rows take up to half of the memory that is free, `spared` bytes of
+    it aside.
     """
 
-    def __init__(self, source: Table, device: torch.device, resident: bool | None = None) -> None:
+    def __init__(
+        self,
+        source: Table,
+        device: torch.device,
+        *,
+        resident: bool | None = None,
+        spared: int = 0,
+    ) -> None:
         self._source = source
         self._device = device
         # Copies have a stream of their own, so that they need not wait for the steps.
@@ -42,8 +56,8 @@ class DeviceRows:
         self._widths = {name: one[name].shape[1] for name in source.names}
         if resident is None:
             needed = 4 * self.n_rows * sum(self._widths.values())
-            free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else 1 << 33
-            resident = needed <= MOST * free
+            free = free_memory() if device.type == "cuda" else 1 << 33
+            resident = needed <= MOST * (free - spared)
         self.is_resident = resident
         self._whole: dict[str, torch.Tensor] = {}
         if resident:

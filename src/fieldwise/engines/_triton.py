@@ -375,7 +375,7 @@ def short_runs(
 def _piece_sum(partial, place, there, cols, live, SIZE: tl.constexpr):
     """The sum of places in some columns (1, columns). Not from the first cache: other
     multiprocessors wrote them."""
-    at = place[:, None] * SIZE + cols
+    at = place.to(tl.int64)[:, None] * SIZE + cols
     found = tl.load(partial + at, there[:, None] & live, 0.0, cache_modifier=".cg")
     return tl.sum(found, axis=0)[None, :]
 
@@ -431,7 +431,7 @@ def long_runs(
             ), axis=0)[None, :]  # fmt: skip
         SIZE: tl.constexpr = STRIDE + OWN
         at_mine = STRIDE + tl.arange(0, OWN)[None, :]
-        mark = partial + place * SIZE
+        mark = partial + tl.program_id(0).to(tl.int64) * SIZE
         tl.store(mark + cols, slope, mask=cols < STRIDE)
         tl.store(mark + more, slope_more, mask=more < STRIDE)
         tl.store(mark + at_mine, slope_mine)

@@ -105,7 +105,7 @@ def score(
             _kernels.score(*common, n_threads, by_field, valued)
         finally:
             _RUNNING.release()
-    return out.reshape(len(rows), layout.n_outputs, -1) if by_field else out
+    return out.reshape(len(rows), layout.n_outputs, layout.n_fields) if by_field else out
 
 
 class CpuEngine:
@@ -118,6 +118,7 @@ class CpuEngine:
         objective: Objective | None = None,
         offsets: np.ndarray | None = None,
         n_jobs: int | None = None,
+        *,
         half: bool = False,
     ) -> None:
         if layout.component != "linear":
@@ -176,19 +177,12 @@ class CpuEngine:
         with _RUNNING:
             numba.set_num_threads(self.n_threads)
             while first < len(rows):
-                n_plain = self._steps_until_due() * self.settings.batch_size
+                n_plain = self.settings.until_due(self.n_steps) * self.settings.batch_size
                 last = min(first + max(n_plain, self.settings.batch_size), len(rows))
                 part = tuple(a if a is x and not valued else a[first:last] for a in data)
                 step = self._plain_steps if n_plain else self._due_step
                 self.totals += step(part, valued)
                 first = last
-
-    def _steps_until_due(self) -> int:
-        """Steps before the one that all rows take part in; 0: it is the next."""
-        every = self.settings.reg_every
-        if not self.settings.is_due(every):
-            return 1 << 40
-        return every - 1 - self.n_steps % every
 
     def _plain_steps(self, data: tuple[np.ndarray, ...], valued: bool) -> tuple[float, float]:
         assert self._scratch is not None

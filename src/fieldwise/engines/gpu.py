@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from ..data.shuffle import Table
-from ..errors import SettingError, TrainingError
+from ..errors import SettingError
 from ..layout import Layout
-from ..maths import EPSILON, constrain
+from ..maths import EPSILON, category_shares, constrain
 from ..objective import Objective
 from . import StepSettings, fill, host
 
@@ -26,7 +26,7 @@ try:
     import torch
 
     from . import _triton
-    from ._device_rows import DeviceRows
+    from ._device_rows import DeviceRows, free_memory
     from ._torch_objective import slopes
 except ImportError as error:  # pragma: no cover
     raise SettingError(
@@ -38,6 +38,7 @@ __all__ = ["GpuEngine", "make", "memory_needed"]
 GROUP = 64  # steps whose rows are sorted together, and which make up one graph
 SECTOR = 8  # floats: what memory moves at once
 SCORE_ROWS = 1 << 15
+WIDEST = 1 << 16  # columns of a row
 DENSE_ROWS = 1 << 16  # of the table, in a step that all take part in
 SLOTS_AT_ONCE = 8  # rows of a sample that are read at a time
 RUNS = 2  # rows that take their step at a time
@@ -45,6 +46,7 @@ PIECE = 16  # entries of a run that are summed in one go; longer ones are cut
 AT_ONCE = 4  # entries of a piece, and pieces, that are read at a time
 PIECES_AT_ONCE = 4
 COLUMNS_A_WARP = 128
+TILE = 1 << 14  # entries of rows that are read at a time, at most
 PROGRAMS = 32  # a multiprocessor, each of which takes one run after the other
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -55,9 +57,26 @@ def stride_of(layout: Layout) -> int:
 
 
 def memory_needed(layout: Layout, *, half: bool = False) -> int:
-    """Bytes for the table, Adagrad's state, and the loop's two: an epoch's mean and the best."""
+    """Bytes for the table, Adagrad's state, the penalty's gradient, and the loop's two: an epoch's
+    mean and the best."""
     entries = (layout.n_rows + layout.n_fields) * stride_of(layout)
-    return entries * 2 * (4 + (2 if half else 4))
+    return entries * (3 * 4 + 2 * (2 if half else 4))
+
+
+def why_not(layout: Layout, *, half: bool = False) -> str:
+    """What keeps this machine's GPU from training such a model; empty where nothing does."""
+    if not torch.cuda.is_available():
+        return "no GPU is here that torch can use"
+    if layout.width > WIDEST:
+        return f"rows of {layout.width:,} columns are more than the {WIDEST:,} its kernels take"
+    needed, free = memory_needed(layout, half=half), free_memory()
+    if needed > 0.95 * free:
+        return (
+            f"the model needs {needed / 2**30:.1f} GiB of GPU memory ({layout.n_rows:,} rows of "
+            f"{layout.width} columns, five times) and {free / 2**30:.1f} GiB are free; lower the "
+            "rank, or raise min_count to have fewer rows"
+        )
+    return ""
 
 
 def _power(n: int) -> int:
@@ -96,19 +115,19 @@ class GpuEngine:
         objective: Objective | None = None,
         offsets: np.ndarray | None = None,
         n_jobs: int | None = None,
+        *,
         half: bool = False,
     ) -> None:
         if layout.component != "linear":
             raise SettingError(f"the gpu engine has no component {layout.component!r}; use auto")
         self.device = torch.device("cpu" if INTERPRETED else "cuda")
-        if not INTERPRETED and not torch.cuda.is_available():
-            raise SettingError("device='cuda': no GPU is here that torch can use; device='cpu'")
+        if not INTERPRETED and (reason := why_not(layout, half=half)):
+            raise SettingError(f"device='cuda': {reason}; or device='cpu'")
         self.layout, self.settings = layout, settings
         self.objective = objective or Objective()
         self.offsets = np.zeros(layout.n_outputs) if offsets is None else offsets
         self.half = half
         self.n_steps = 0
-        self._check_memory()
         self._stride = stride_of(layout)
         shape = (layout.n_rows + layout.n_fields, self._stride)
         kind = torch.bfloat16 if half else torch.float32
@@ -132,24 +151,12 @@ class GpuEngine:
             self._n_programs = PROGRAMS * torch.cuda.get_device_properties(0).multi_processor_count
         self._describe()
 
-    def _check_memory(self) -> None:
-        if INTERPRETED:
-            return
-        needed = memory_needed(self.layout, half=self.half)
-        free, _ = torch.cuda.mem_get_info()
-        if needed > 0.95 * free:
-            raise SettingError(
-                f"the model needs {needed / 2**30:.1f} GiB of GPU memory ({self.layout.n_rows:,} "
-                f"rows of {self.layout.width} columns, four times) and {free / 2**30:.1f} GiB are "
-                "free; lower the rank, raise min_count to have fewer rows, or device='cpu'"
-            )
-
     def _describe(self) -> None:
         """What the kernels know of columns, slots and fields."""
         layout, r = self.layout, self.layout.n_columns
         self._main, self._tail = _two_parts(layout.width)
         self._by_field = self.objective.combine != "sum"
-        self._plain = self.objective == Objective() or (
+        self._plain = (
             not self._by_field
             and layout.n_outputs == 1
             and self.objective.heads[0].loss == "logistic"
@@ -192,54 +199,40 @@ class GpuEngine:
             array = torch.from_numpy(np.ascontiguousarray(array))
         return array.to(self.device, kind, non_blocking=True)
 
-    def hold(self, rows: Table, resident: bool | None = None) -> DeviceRows:
+    def hold(self, rows: Table, *, resident: bool | None = None) -> DeviceRows:
         """The rows on the device, for `Batches`."""
-        return DeviceRows(rows, self.device, resident)
+        still = memory_needed(self.layout, half=self.half) - 2 * self._state.nbytes
+        return DeviceRows(rows, self.device, resident=resident, spared=max(0, still))
 
     def run(self, codes: Any, values: Any, target: Any, weight: Any) -> None:
-        try:
-            self._run(
-                self._on_device(codes, torch.int32),
-                self._on_device(values, torch.float32),
-                self._on_device(target, torch.float32),
-                self._on_device(weight, torch.float32),
-            )
-        except torch.cuda.OutOfMemoryError as error:
-            raise TrainingError(
-                f"the GPU is out of memory after {self.n_steps:,} steps; something else may have "
-                "taken it. What was saved last is intact: resume, or lower batch_size or the rank"
-            ) from error
-
-    def _run(self, codes: Any, values: Any, target: Any, weight: Any) -> None:
+        codes = self._on_device(codes, torch.int32)
+        values, target, weight = (
+            self._on_device(x, torch.float32) for x in (values, target, weight)
+        )
         size, at = self.settings.batch_size, 0
         while at < len(codes):
-            plain = self._steps_until_due()
+            plain = self.settings.until_due(self.n_steps)
             n_steps = max(1, min(GROUP, (len(codes) - at) // size, plain))
             rows = slice(at, at + n_steps * size)
             part = [None if x is None else x[rows] for x in (codes, values, target, weight)]
             if n_steps == GROUP and not INTERPRETED:
                 self._whole_group(part)
             else:
+                self._seed.fill_(self.n_steps)
                 self._steps(part, n_steps, due=plain == 0)
             self.n_steps += n_steps
             at += n_steps * size
 
-    def _steps_until_due(self) -> int:
-        """Steps before the one that all rows take part in; 0: it is the next."""
-        every = self.settings.reg_every
-        if not self.settings.is_due(every):
-            return 1 << 40
-        return every - 1 - self.n_steps % every
-
     def _whole_group(self, part: list[Any]) -> None:
         """A group of steps from a graph; the first time as they are, which compiles the kernels."""
         if self._graph is None and not self._is_warm:
-            self._steps(part, GROUP, due=False)
+            self._seed.fill_(self.n_steps)
+            self._steps([None if x is None else x.clone() for x in part], GROUP, due=False)
             self._is_warm = True
             return
         if self._graph is None:
             self._graph = _Graph(self, part)
-        self._graph(part)
+        self._graph(part, self.n_steps)
 
     def _steps(self, part: list[Any], n_steps: int, *, due: bool) -> None:
         """Steps over n_steps batches, of which a single one may be short."""
@@ -331,7 +324,7 @@ class GpuEngine:
             *(unused if array is None else array for array in (y, w, total)),
             *(scratch.d, unused if losses is None else losses),
             **self._common(),
-            SLOTS=min(SLOTS_AT_ONCE, _power(self.layout.n_slots)),
+            SLOTS=max(1, min(SLOTS_AT_ONCE, _power(self.layout.n_slots), TILE // self._main)),
             WIDTH=self.layout.width,
             MOST=max(self.layout.slots),
             VALUED=x is not None,
@@ -510,14 +503,10 @@ class GpuEngine:
 
     def set_means(self, counts: np.ndarray) -> None:
         layout = self.layout
+        shares = torch.from_numpy(category_shares(layout, counts)).to(self.device, torch.float32)
         for i in range(layout.n_fields):
             own = layout.own(i)
-            weight = counts[own].astype(np.float64)
-            weight = (
-                weight / weight.sum() if weight.sum() > 0 else np.full(len(weight), 1 / len(weight))
-            )
-            share = torch.tensor(weight, dtype=torch.float32, device=self.device)
-            self._table[layout.n_rows + i, : layout.width] = share @ self.table[own].float()
+            self._table[layout.n_rows + i, : layout.width] = shares[own] @ self.table[own].float()
 
 
 class _Scratch:
@@ -539,13 +528,15 @@ class _Graph:
     """A group of steps, recorded once and replayed on other rows."""
 
     def __init__(self, engine: GpuEngine, part: list[Any]) -> None:
+        self._engine = engine
         self._part = [None if x is None else x.clone() for x in part]
         self._graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.graph(self._graph):
             engine._steps(self._part, GROUP, due=False)
 
-    def __call__(self, part: list[Any]) -> None:
+    def __call__(self, part: list[Any], n_steps: int) -> None:
+        self._engine._seed.fill_(n_steps)
         for mine, given in zip(self._part, part, strict=True):
             if mine is not None:
                 mine.copy_(given)

@@ -28,6 +28,7 @@ class ReferenceEngine:
         offsets: np.ndarray,
         dtype: Any = np.float64,
         n_jobs: int | None = None,  # it takes one thread and what NumPy takes
+        *,
         half: bool = False,
     ) -> None:
         if half:
