@@ -16,6 +16,7 @@ from .errors import SettingError
 
 __all__ = ["Run", "Saver"]
 
+PART = 1 << 21  # entries of a table at a time
 ENGINE_ARRAYS = ("table", "state", "field_weights", "field_state", "totals")
 
 
@@ -106,7 +107,8 @@ class Run:
 
 def _parts(table: Any) -> Iterator[slice]:
     """Some rows at a time, so that work on a whole table needs no second one."""
-    return (slice(start, start + 4096) for start in range(0, len(table), 4096))
+    step = max(1, PART // table.shape[1])
+    return (slice(start, start + step) for start in range(0, len(table), step))
 
 
 class Saver:

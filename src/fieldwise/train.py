@@ -139,7 +139,8 @@ class Running:
     callback gets each epoch's record and stops the run by returning True."""
 
     device: str = "auto"  # "cuda", "cpu"
-    engine: str | None = None  # by name, whatever the device
+    # By name, whatever the device; or what makes one of a layout, steps, an objective and offsets.
+    engine: str | Callable[..., Engine] | None = None
     resident: bool | None = None  # whether a GPU holds all rows; None: where they fit
     n_jobs: int | None = None
     callbacks: Sequence[Callback] = ()
@@ -382,19 +383,26 @@ def _begun(
         max_variance=settings.max_variance,
         max_mean=settings.max_mean,
     )
-    engine = make_engine(
-        *(running.engine or engine_for(running.device, layout, trained), layout, step),
-        objective=scale.scaled(problem.objective),
-        offsets=scale.offsets,
-        n_jobs=running.n_jobs,
-        half=settings.half,
-    )
+    about = (scale.scaled(problem.objective), scale.offsets)
+    if callable(running.engine):
+        engine = running.engine(layout, step, *about)
+    else:
+        engine = make_engine(
+            *(running.engine or engine_for(running.device, layout, trained), layout, step),
+            objective=about[0],
+            offsets=about[1],
+            n_jobs=running.n_jobs,
+            half=settings.half,
+        )
     if start:
         fill(engine.table, start.table)
         fill(engine.state, start.state)
         fill(engine.field_weights, start.field_weights)
     else:
-        initialise(engine.table, settings.seed, settings.init_scale, layout.n_outputs)
+        if hasattr(engine, "initialise"):
+            engine.initialise(settings.seed, settings.init_scale)
+        else:
+            initialise(engine.table, settings.seed, settings.init_scale, layout.n_outputs)
         fill(engine.state, settings.initial_state)
     rows: Table = _Ready(problem.rows, problem, scale, settings)
     if hasattr(engine, "hold"):
@@ -408,6 +416,7 @@ def _begun(
         "sizes": list(layout.sizes),
         "ranks": list(layout.ranks),
         "component": layout.component,
+        "engine": getattr(engine, "name", ""),
         "objective": repr(problem.objective),
     }
     if running.resume and running.checkpoint is not None:

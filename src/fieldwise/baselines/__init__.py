@@ -1,0 +1,16 @@
+"""The paper's other methods, trained by the same loop as ours."""
+
+from .._lazy import lazily
+
+_WHERE = {
+    "FFM": ".factorisation",
+    "FM": ".factorisation",
+    "IPNN": ".deep",
+    "LR": ".factorisation",
+    "OPNN": ".deep",
+    "Baseline": ".engine",
+    "BaselineEngine": ".engine",
+    "DeepFM": ".deep",
+}
+__all__ = list(_WHERE)
+__getattr__ = lazily(__name__, _WHERE)

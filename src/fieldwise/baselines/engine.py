@@ -1,0 +1,160 @@
+"""Torch modules as an engine: the loop trains them as it trains ours.
+
+A baseline is a function of the rows of one embedding, a row a category, and of a few dense weights.
+A batch touches the rows it has and no others: each distinct row's gradient is the sum over the
+batch, decay joins it before Adagrad squares it, as in the engines of the field-wise model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits as logistic
+from torch.nn.functional import embedding
+
+from ..engines import StepSettings
+from ..errors import SettingError
+from ..layout import Layout
+from ..maths import EPSILON, category_shares
+from ..objective import Head, Objective
+
+__all__ = ["Baseline", "BaselineEngine"]
+
+SCORE_ROWS = 1 << 14
+
+
+class Baseline(nn.Module):
+    """A method: `width` floats a category, and the score of samples from their rows.
+
+    forward(taken (n, m, width)) -> (n,)
+    """
+
+    width: int
+
+
+class BaselineEngine:
+    """See `Engine`. All weights are one column: the embedding's rows, then the dense ones."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        settings: StepSettings,
+        objective: Objective | None = None,
+        offsets: np.ndarray | None = None,
+        *,
+        make: Callable[[Layout], Baseline],
+        device: str = "cpu",
+    ) -> None:
+        self.objective = objective or Objective()
+        if self.objective != Objective((Head(),)):
+            raise SettingError("the baselines learn two classes, one model at a time")
+        self.layout, self.settings = layout, settings
+        self.offsets = np.zeros(1) if offsets is None else offsets
+        self.device = torch.device(device)
+        self.n_steps = 0
+        self.module = make(layout).to(self.device)
+        self._dense = list(self.module.parameters())
+        self.name = f"{type(self.module).__name__}, {self.module.width} floats a category"
+        n_rows = layout.n_rows + layout.n_fields  # the last rows stand for unseen values
+        sizes = [n_rows * self.module.width, *(p.numel() for p in self._dense)]
+        self.table = torch.zeros((sum(sizes), 1), device=self.device)
+        self.state = torch.zeros_like(self.table)
+        self._rows, *views = self._views(self.table, sizes)
+        self._row_state, *self._dense_state = self._views(self.state, sizes)
+        for parameter, view in zip(self._dense, views, strict=True):
+            view.copy_(parameter.detach())
+            parameter.data = view
+        self.field_weights = np.ones(layout.n_fields, np.float32)
+        self.field_state = np.ones(layout.n_fields, np.float32)
+        self.totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self._owner = torch.tensor(layout.slot_owner, device=self.device)
+        self._first = torch.tensor(layout.offsets[layout.slot_owner], device=self.device)
+
+    def _views(self, flat: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
+        """The embedding (rows, width) and every dense weight, as parts of the one column."""
+        parts = torch.split(flat[:, 0], sizes)
+        shapes = [(-1, self.module.width), *(p.shape for p in self._dense)]
+        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def initialise(self, seed: int, scale: float) -> None:
+        """The embedding uniform in +-scale; dense weights as torch draws them."""
+        draw = torch.Generator().manual_seed(seed)
+        self._rows.copy_((2 * torch.rand(self._rows.shape, generator=draw) - 1) * scale)
+        state = torch.random.get_rng_state()
+        torch.manual_seed(seed)
+        for part in self.module.modules():
+            if isinstance(part, nn.Linear):
+                part.reset_parameters()
+        torch.random.set_rng_state(state)
+
+    def run(self, codes: Any, values: Any, target: Any, weight: Any) -> None:
+        self.module.train()
+        torch.manual_seed(self.n_steps)  # of dropout, so that a run can be taken up again
+        size = self.settings.batch_size
+        for low in range(0, len(codes), size):
+            batch = slice(low, low + size)
+            x, w = (None if a is None else self._sent(a[batch]) for a in (values, weight))
+            self._step(self._numbers(codes[batch]), x, self._sent(target[batch])[:, 0], w)
+            self.n_steps += 1
+
+    def _sent(self, array: Any) -> torch.Tensor:
+        return torch.as_tensor(np.asarray(array, np.float32), device=self.device)
+
+    def _numbers(self, codes: Any) -> torch.Tensor:
+        """Rows of the embedding; unseen codes have theirs after all others."""
+        codes = torch.as_tensor(np.asarray(codes, np.int64), device=self.device)
+        return torch.where(codes < 0, self.layout.n_rows + self._owner, codes + self._first)
+
+    def _taken(self, rows: torch.Tensor, at: torch.Tensor, values: Any) -> torch.Tensor:
+        """(n, m, width), the rows that fields bring; those of a list are added up."""
+        taken = embedding(at, rows)
+        if values is not None:
+            taken = taken * values[:, :, None]
+        if self.layout.n_slots == self.layout.n_fields:
+            return taken
+        shape = (len(at), self.layout.n_fields, taken.shape[2])
+        return taken.new_zeros(shape).index_add(1, self._owner, taken)
+
+    def _step(self, rows: torch.Tensor, values: Any, y: torch.Tensor, w: Any) -> None:
+        distinct, at = torch.unique(rows, return_inverse=True)
+        taken = self._rows[distinct].requires_grad_()
+        z = self.module(self._taken(taken, at, values)) + float(self.offsets[0])
+        weight = torch.ones_like(y) if w is None else w[:, 0]
+        total = weight.sum()
+        loss = (weight * logistic(z, y, reduction="none")).sum()
+        slopes = torch.autograd.grad(loss / total.clamp(min=1e-30), [taken, *self._dense])
+        with torch.no_grad():
+            row, square = self._rows[distinct], self._row_state[distinct]
+            self._adagrad(row, square, slopes[0])
+            self._rows[distinct], self._row_state[distinct] = row, square
+            for parameter, state, slope in zip(
+                self._dense, self._dense_state, slopes[1:], strict=True
+            ):
+                self._adagrad(parameter, state, slope)
+        self.totals += torch.stack([loss.detach(), total]).double()
+
+    def _adagrad(self, weight: torch.Tensor, state: torch.Tensor, slope: torch.Tensor) -> None:
+        slope = slope + self.settings.weight_decay * weight
+        state += slope * slope
+        weight -= self.settings.learning_rate * slope / (state.sqrt() + EPSILON)
+
+    @torch.no_grad()
+    def scores(self, codes: Any, values: Any) -> np.ndarray:
+        self.module.eval()
+        parts = [np.empty((0, 1), np.float32)]
+        for low in range(0, len(codes), SCORE_ROWS):
+            part = slice(low, low + SCORE_ROWS)
+            x = None if values is None else self._sent(values[part])
+            z = self.module(self._taken(self._rows, self._numbers(codes[part]), x))
+            parts.append((z + float(self.offsets[0])).cpu().numpy()[:, None])
+        return np.concatenate(parts)
+
+    def set_means(self, counts: np.ndarray) -> None:
+        shares = self._sent(category_shares(self.layout, counts))
+        for i in range(self.layout.n_fields):
+            own = self.layout.own(i)
+            self._rows[self.layout.n_rows + i] = shares[own] @ self._rows[own]
