@@ -219,6 +219,7 @@ def test_several_targets_of_a_table(tmp_path):
     assert row["kind"][0] == found["kind"][0]
     measured = evaluate_table(model, test)
     assert measured["accuracy_kind"] > 0.95
+    assert model.metrics["accuracy_kind"] > 0.95
     assert measured["loss"] == pytest.approx(sum(measured[f"loss_{n}"] for n in names))
     n_rows, _ = write_predictions(model, test, tmp_path / "p.csv")
     written = pl.read_csv(tmp_path / "p.csv")

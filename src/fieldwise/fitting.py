@@ -169,6 +169,7 @@ def fit_store(
         valued=schema.valued,
         objective=objective,
         sampling_rate=sampling_rate,
+        names=[target.column for target in schema.targets],
     )
     if aggregate:
         problem, settings = on_distinct_rows(problem, settings)

@@ -116,6 +116,7 @@ class Problem:
     valued: Sequence[int] = ()  # slots that carry values, the columns of the rows' values
     objective: Objective = field(default_factory=Objective)
     sampling_rate: float = 1.0  # share of the first class's rows that was kept
+    names: Sequence[str] = ()  # of several targets, for their metrics
 
     def __post_init__(self) -> None:
         plain = [head.loss for head in self.objective.heads] == ["logistic"]
@@ -268,7 +269,7 @@ def evaluate(
     scored = _scored(engine, problem, rows, only, scale)
     parts = [(*objective.merged(z), y, w) for z, y, w in scored]
     *z, y, w = map(np.concatenate, zip(*parts, strict=True))
-    return measure(objective.heads, z, y, w)
+    return measure(objective.heads, z, y, w, problem.names)
 
 
 def _voices(
