@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fieldwise.baselines import FFM, FM, IPNN, LR, OPNN, BaselineEngine, DeepFM
+from fieldwise.baselines import FFM, FM, IPNN, LLFM, LR, OPNN, BaselineEngine, DeepFM
 from fieldwise.data.shuffle import Rows
 from fieldwise.engines import StepSettings, host
 from fieldwise.errors import SettingError
@@ -18,10 +18,22 @@ from fieldwise.objective import Head, Objective
 from fieldwise.train import Problem, Running, TrainSettings, train
 
 LAYOUT = Layout.of((5, 7, 3, 4), rank=0)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tests run side by side; their matrices are small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 METHODS = {
     "LR": LR,
     "FM": partial(FM, rank=3),
     "FFM": partial(FFM, rank=2),
+    "LLFM": partial(LLFM, rank=2, anchors=3),
     "DeepFM": partial(DeepFM, rank=3, dropout=0.0),
     "IPNN": partial(IPNN, rank=3, dropout=0.0),
     "OPNN": partial(OPNN, rank=3, dropout=0.0),
@@ -46,6 +58,12 @@ def by_loops(name, module, rows):
         v = [row[1:].reshape(m, -1) for row in rows]
         both = sum(v[i][j] @ v[j][i] for i, j in combinations(range(m), 2))
         return sum(float(r[0]) for r in rows) + both
+    if name == "LLFM":
+        parts = [row.reshape(3, -1) for row in rows]
+        lengths = module.lengths.detach().numpy()
+        near = [2 * sum(p[a][0] for p in parts) - lengths[a] for a in range(3)]
+        local = [by_loops("FM", module, [p[a][1:] for p in parts]) for a in range(3)]
+        return np.exp(near) @ local / np.exp(near).sum()
     if name == "DeepFM":
         flat = np.concatenate([row[1:] for row in rows])
         deep = module.layers(torch.from_numpy(flat)).item()
@@ -180,6 +198,7 @@ def fit(task, method, **settings):
     [
         (additive, "LR"),
         (in_pairs, "FM"),
+        (in_pairs, "LLFM"),
         (in_field_pairs, "FFM"),
         (in_pairs, "DeepFM"),
         (in_pairs, "IPNN"),

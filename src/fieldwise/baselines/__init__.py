@@ -6,6 +6,7 @@ _WHERE = {
     "FFM": ".factorisation",
     "FM": ".factorisation",
     "IPNN": ".deep",
+    "LLFM": ".factorisation",
     "LR": ".factorisation",
     "OPNN": ".deep",
     "Baseline": ".engine",

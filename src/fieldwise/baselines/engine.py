@@ -81,7 +81,7 @@ class BaselineEngine:
         return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def initialise(self, seed: int, scale: float) -> None:
-        """The embedding uniform in +-scale; dense weights as torch draws them."""
+        """The embedding uniform in +-scale; layers as torch draws them."""
         draw = torch.Generator().manual_seed(seed)
         self._rows.copy_((2 * torch.rand(self._rows.shape, generator=draw) - 1) * scale)
         state = torch.random.get_rng_state()
