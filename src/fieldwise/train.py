@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .data.shuffle import Batches, Rows, Table, wide_values
+from .data.shuffle import Batches, Rows, Table, gathered, wide_values
 from .engines import Engine, StepSettings, empty_like, engine_for, fill, host, make_engine
 from .errors import SettingError, TrainingError
 from .layout import Layout
@@ -32,8 +32,10 @@ __all__ = [
     "Running",
     "TrainSettings",
     "evaluate",
+    "fitted_engine",
     "initialise",
     "on_distinct_rows",
+    "scored",
     "train",
 ]
 
@@ -224,25 +226,10 @@ def _judge_rows(problem: Problem) -> tuple[Table, np.ndarray | None] | None:
     judge = problem.judge
     if judge is None or judge[1] is None or np.count_nonzero(judge[1]) > MOST_GATHERED:
         return judge
-    rows, only = judge
-    starts = range(0, rows.n_rows, SCORE_ROWS)
-
-    def gather(start: int) -> dict[str, np.ndarray]:
-        assert only is not None
-        mask = only[start : start + SCORE_ROWS]
-        if not mask.any():
-            return {}
-        found = rows.read(start, min(start + SCORE_ROWS, rows.n_rows))
-        return {name: a[mask] for name, a in found.items()}
-
-    with ThreadPoolExecutor() as pool:
-        parts = [part for part in pool.map(gather, starts) if part]
-    if not parts:
-        return judge
-    return Rows(**{k: np.concatenate([p[k] for p in parts]) for k in parts[0]}), None
+    return Rows(**gathered(*judge)), None
 
 
-def _scored(
+def scored(
     engine: Engine, problem: Problem, rows: Table, only: np.ndarray | None, scale: Scale
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Scores (n, K), of a vote (n, K, m), targets and weights of the rows `only` is true for, some
@@ -266,8 +253,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Metrics on the rows `only` is true for, in the targets' own measure."""
     objective = problem.objective
-    scored = _scored(engine, problem, rows, only, scale)
-    parts = [(*objective.merged(z), y, w) for z, y, w in scored]
+    found = scored(engine, problem, rows, only, scale)
+    parts = [(*objective.merged(z), y, w) for z, y, w in found]
     *z, y, w = map(np.concatenate, zip(*parts, strict=True))
     return measure(objective.heads, z, y, w, problem.names)
 
@@ -285,7 +272,7 @@ def _voices(
     engine.set_means(problem.counts)
     rows, only = judge or (problem.rows, problem.only)
     parts, n = [], 0
-    for part in _scored(engine, problem, rows, only, scale):
+    for part in scored(engine, problem, rows, only, scale):
         parts.append(part)
         n += len(part[0])
         if n >= VOICE_ROWS:
@@ -296,12 +283,10 @@ def _voices(
 
 def on_distinct_rows(problem: Problem, settings: TrainSettings) -> tuple[Problem, TrainSettings]:
     """The same problem with equal rows taken together, in memory, in batches of as much weight."""
-    whole = problem.rows.read(0, problem.rows.n_rows)
     judge = problem.validation
     if problem.held_out is not None:
-        judge = Rows(**{k: a[problem.held_out] for k, a in whole.items()})
-    if problem.only is not None:
-        whole = {k: a[problem.only] for k, a in whole.items()}
+        judge = Rows(**gathered(problem.rows, problem.held_out))
+    whole = gathered(problem.rows, problem.only)
     n = len(whole["codes"])
     batch = settings.settled(n).batch_size or 1
     few = aggregated(whole, problem.objective.heads)
@@ -368,6 +353,41 @@ def _behind(last: Fit) -> Callback:
     return stop
 
 
+def _engine(
+    problem: Problem, settings: TrainSettings, running: Running, scale: Scale, n_rows: int
+) -> Engine:
+    """An engine for so many rows to train on."""
+    step = StepSettings(
+        learning_rate=settings.learning_rate or RATES[0],
+        weight_decay=settings.weight_decay,
+        penalty=settings.penalty,
+        reg_every=settings.reg_every or 1000,
+        batch_size=settings.batch_size or 1,
+        max_variance=settings.max_variance,
+        max_mean=settings.max_mean,
+    )
+    layout = problem.layout
+    about = (scale.scaled(problem.objective), scale.offsets)
+    if callable(running.engine):
+        return running.engine(layout, step, *about)
+    return make_engine(
+        *(running.engine or engine_for(running.device, layout, n_rows), layout, step),
+        objective=about[0],
+        offsets=about[1],
+        n_jobs=running.n_jobs,
+        half=settings.half,
+    )
+
+
+def fitted_engine(problem: Problem, fit: Fit, running: Running | None = None) -> Engine:
+    """An engine that scores as the fit does."""
+    engine = _engine(problem, fit.settings, running or Running(device="cpu"), fit.scale, 0)
+    fill(engine.table, fit.table)
+    fill(engine.field_weights, fit.field_weights)
+    engine.set_means(problem.counts)
+    return engine
+
+
 def _begun(
     problem: Problem, settings: TrainSettings, running: Running, start: Fit | None, scale: Scale
 ) -> tuple[Run, Saver]:
@@ -375,26 +395,7 @@ def _begun(
     layout, only = problem.layout, problem.only
     trained = Batches(problem.rows, 1, only=only).n_rows
     batch = settings.batch_size or 1
-    step = StepSettings(
-        learning_rate=settings.learning_rate or RATES[0],
-        weight_decay=settings.weight_decay,
-        penalty=settings.penalty,
-        reg_every=settings.reg_every or 1000,
-        batch_size=batch,
-        max_variance=settings.max_variance,
-        max_mean=settings.max_mean,
-    )
-    about = (scale.scaled(problem.objective), scale.offsets)
-    if callable(running.engine):
-        engine = running.engine(layout, step, *about)
-    else:
-        engine = make_engine(
-            *(running.engine or engine_for(running.device, layout, trained), layout, step),
-            objective=about[0],
-            offsets=about[1],
-            n_jobs=running.n_jobs,
-            half=settings.half,
-        )
+    engine = _engine(problem, settings, running, scale, trained)
     if start:
         fill(engine.table, start.table)
         fill(engine.state, start.state)

@@ -12,6 +12,7 @@ _WHERE = {
     "Baseline": ".engine",
     "BaselineEngine": ".engine",
     "DeepFM": ".deep",
+    "RaFM": ".factorisation",
 }
 __all__ = list(_WHERE)
 __getattr__ = lazily(__name__, _WHERE)

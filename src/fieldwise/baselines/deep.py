@@ -14,11 +14,26 @@ __all__ = ["IPNN", "OPNN", "DeepFM"]
 HIDDEN = (400, 400, 400)
 
 
+class Dropout(nn.Module):
+    """As torch's, the chance a multiple of 1 / 256: its own draws take longer than the layer."""
+
+    def __init__(self, chance: float) -> None:
+        super().__init__()
+        self.dropped = round(256 * chance)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training or not self.dropped:
+            return x
+        words = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device)
+        draws = words.random_(-(2**63), None).view(torch.uint8)[: x.numel()].view(x.shape)
+        return x * (draws >= self.dropped) * (256 / (256 - self.dropped))
+
+
 def layers(width: int, dropout: float) -> nn.Sequential:
     """width -> 400 -> 400 -> 400 -> 1, with ReLU and dropout"""
     parts: list[nn.Module] = []
     for size in HIDDEN:
-        parts += [nn.Linear(width, size), nn.ReLU(), nn.Dropout(dropout)]
+        parts += [nn.Linear(width, size), nn.ReLU(), Dropout(dropout)]
         width = size
     return nn.Sequential(*parts, nn.Linear(width, 1))
 
@@ -38,32 +53,39 @@ class DeepFM(Baseline):
 
 
 class IPNN(Baseline):
-    """z = layers(v_1, ..., v_m, and v_i . v_j of all i < j)        rows: v (rank)"""
+    """z = sum_j w[x_j] + layers(v_1, ..., v_m, and v_i . v_j of all i < j)    rows: w, v (rank)"""
+
+    upper: torch.Tensor  # where the products of i < j stand among all
 
     def __init__(self, layout: Layout, rank: int, dropout: float) -> None:
         super().__init__()
         m = layout.n_fields
-        self.width = rank
+        self.width = 1 + rank
         self.layers = layers(m * rank + m * (m - 1) // 2, dropout)
-        self.first, self.second = torch.triu_indices(m, m, 1)
+        first, second = torch.triu_indices(m, m, 1)
+        self.register_buffer("upper", first * m + second)
 
     def forward(self, taken: torch.Tensor) -> torch.Tensor:
-        first, second = self.first.to(taken.device), self.second.to(taken.device)
-        products = (taken[:, first] * taken[:, second]).sum(dim=2)
-        found: torch.Tensor = self.layers(torch.cat([taken.flatten(1), products], dim=1))
-        return found[:, 0]
+        v = taken[:, :, 1:]
+        products = (v @ v.transpose(1, 2)).flatten(1)[:, self.upper]
+        deep = self.layers(torch.cat([v.flatten(1), products], dim=1))[:, 0]
+        return taken[:, :, 0].sum(dim=1) + deep
 
 
 class OPNN(Baseline):
-    """z = layers(v_1, ..., v_m, and s s^T) with s = sum_j v_j        rows: v (rank)"""
+    """z = sum_j w[x_j] + layers(v_1, ..., v_m, and s s^T) with s = sum_j v_j    rows: w, v (rank)
+
+    The outer products v_i v_j^T of all i, j are summed, as the authors do to make them affordable.
+    """
 
     def __init__(self, layout: Layout, rank: int, dropout: float) -> None:
         super().__init__()
-        self.width = rank
+        self.width = 1 + rank
         self.layers = layers(layout.n_fields * rank + rank * rank, dropout)
 
     def forward(self, taken: torch.Tensor) -> torch.Tensor:
-        s = taken.sum(dim=1)
+        v = taken[:, :, 1:]
+        s = v.sum(dim=1)
         outer = (s[:, :, None] * s[:, None, :]).flatten(1)
-        found: torch.Tensor = self.layers(torch.cat([taken.flatten(1), outer], dim=1))
-        return found[:, 0]
+        deep = self.layers(torch.cat([v.flatten(1), outer], dim=1))[:, 0]
+        return taken[:, :, 0].sum(dim=1) + deep

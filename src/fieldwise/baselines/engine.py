@@ -30,10 +30,26 @@ SCORE_ROWS = 1 << 14
 class Baseline(nn.Module):
     """A method: `width` floats a category, and the score of samples from their rows.
 
-    forward(taken (n, m, width)) -> (n,)
+    forward(taken (n, m, width)) -> (n,), or (n, L) with the score last
     """
 
     width: int
+
+    def expand(self, taken: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """What `forward` takes of the rows with these numbers, (k, width) -> (k, any)"""
+        return taken
+
+    def aside(self, scores: torch.Tensor) -> torch.Tensor | None:
+        """(n,) what else to make small, of what `forward` gave"""
+        return None
+
+    def n_parameters(self, layout: Layout) -> int:
+        """The numbers it learns."""
+        return layout.n_rows * self.width + sum(p.numel() for p in self.parameters())
+
+
+def _last(scores: torch.Tensor) -> torch.Tensor:
+    return scores if scores.dim() == 1 else scores[:, -1]
 
 
 class BaselineEngine:
@@ -109,26 +125,32 @@ class BaselineEngine:
         codes = torch.as_tensor(np.asarray(codes, np.int64), device=self.device)
         return torch.where(codes < 0, self.layout.n_rows + self._owner, codes + self._first)
 
-    def _taken(self, rows: torch.Tensor, at: torch.Tensor, values: Any) -> torch.Tensor:
-        """(n, m, width), the rows that fields bring; those of a list are added up."""
-        taken = embedding(at, rows)
+    def _found(
+        self, taken: torch.Tensor, distinct: torch.Tensor, at: torch.Tensor, values: Any
+    ) -> torch.Tensor:
+        """What the module makes of a batch with these distinct rows; `at` is which has which."""
+        brought = embedding(at, self.module.expand(taken, distinct))  # (n, S, any)
         if values is not None:
-            taken = taken * values[:, :, None]
-        if self.layout.n_slots == self.layout.n_fields:
-            return taken
-        shape = (len(at), self.layout.n_fields, taken.shape[2])
-        return taken.new_zeros(shape).index_add(1, self._owner, taken)
+            brought = brought * values[:, :, None]
+        if self.layout.n_slots != self.layout.n_fields:  # the rows of a list are added up
+            shape = (len(at), self.layout.n_fields, brought.shape[2])
+            brought = brought.new_zeros(shape).index_add(1, self._owner, brought)
+        found: torch.Tensor = self.module(brought)
+        return found
 
     def _step(self, rows: torch.Tensor, values: Any, y: torch.Tensor, w: Any) -> None:
         distinct, at = torch.unique(rows, return_inverse=True)
         taken = self._rows[distinct].requires_grad_()
-        z = self.module(self._taken(taken, at, values)) + float(self.offsets[0])
+        found = self._found(taken, distinct, at, values)
+        z = _last(found) + float(self.offsets[0])
         weight = torch.ones_like(y) if w is None else w[:, 0]
         total = weight.sum()
         loss = (weight * logistic(z, y, reduction="none")).sum()
-        slopes = torch.autograd.grad(loss / total.clamp(min=1e-30), [taken, *self._dense])
+        aside = self.module.aside(found)
+        whole = loss if aside is None else loss + (weight * aside).sum()
+        slopes = torch.autograd.grad(whole / total.clamp(min=1e-30), [taken, *self._dense])
         with torch.no_grad():
-            row, square = self._rows[distinct], self._row_state[distinct]
+            row, square = taken.detach(), self._row_state[distinct]
             self._adagrad(row, square, slopes[0])
             self._rows[distinct], self._row_state[distinct] = row, square
             for parameter, state, slope in zip(
@@ -138,9 +160,9 @@ class BaselineEngine:
         self.totals += torch.stack([loss.detach(), total]).double()
 
     def _adagrad(self, weight: torch.Tensor, state: torch.Tensor, slope: torch.Tensor) -> None:
-        slope = slope + self.settings.weight_decay * weight
-        state += slope * slope
-        weight -= self.settings.learning_rate * slope / (state.sqrt() + EPSILON)
+        slope = slope.add(weight, alpha=self.settings.weight_decay)
+        state.addcmul_(slope, slope)
+        weight.addcdiv_(slope, state.sqrt().add_(EPSILON), value=-self.settings.learning_rate)
 
     @torch.no_grad()
     def scores(self, codes: Any, values: Any) -> np.ndarray:
@@ -149,7 +171,8 @@ class BaselineEngine:
         for low in range(0, len(codes), SCORE_ROWS):
             part = slice(low, low + SCORE_ROWS)
             x = None if values is None else self._sent(values[part])
-            z = self.module(self._taken(self._rows, self._numbers(codes[part]), x))
+            distinct, at = torch.unique(self._numbers(codes[part]), return_inverse=True)
+            z = _last(self._found(self._rows[distinct], distinct, at, x))
             parts.append((z + float(self.offsets[0])).cpu().numpy()[:, None])
         return np.concatenate(parts)
 

@@ -1,15 +1,19 @@
-"""LR, FM (Rendle 2010), FFM (Juan et al. 2016) and LLFM (Liu et al. 2017). v_j is the row of the
-category in field j."""
+"""LR, FM (Rendle 2010), FFM (Juan et al. 2016), RaFM (Chen et al. 2019) and LLFM (Liu et al. 2017).
+v_j is the row of the category in field j."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 import torch
 from torch import nn
 
 from ..layout import Layout
 from .engine import Baseline
 
-__all__ = ["FFM", "FM", "LLFM", "LR"]
+__all__ = ["FFM", "FM", "LLFM", "LR", "RaFM"]
 
 
 class LR(Baseline):
@@ -38,7 +42,26 @@ class FM(Baseline):
 
 def pairs(v: torch.Tensor) -> torch.Tensor:
     """sum_{i < j} v_i . v_j of (n, m, rank)"""
-    return 0.5 * (v.sum(dim=1).square() - v.square().sum(dim=1)).sum(dim=1)
+    found: torch.Tensor = _Pairs.apply(v)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Pairs(torch.autograd.Function):
+    """1/2 (|s|^2 - sum_j |v_j|^2) with s = sum_j v_j; its slope is s - v_j.
+
+    By hand because torch's own way through the squares passes over all of v three times more.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, v: torch.Tensor) -> torch.Tensor:
+        s = v.sum(dim=1)
+        ctx.save_for_backward(v, s)
+        return 0.5 * (s.square().sum(dim=1) - v.square().sum(dim=(1, 2)))
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: torch.Tensor) -> torch.Tensor:
+        v, s = ctx.saved_tensors
+        return (s[:, None] - v).mul_(slopes[0][:, None, None])
 
 
 class FFM(Baseline):
@@ -50,10 +73,81 @@ class FFM(Baseline):
 
     def forward(self, taken: torch.Tensor) -> torch.Tensor:
         n, m, _ = taken.shape
-        v = taken[:, :, 1:].reshape(n, m, m, -1)
-        products = (v * v.transpose(1, 2)).sum(dim=3)
-        both = products.sum(dim=(1, 2)) - products.diagonal(dim1=1, dim2=2).sum(dim=1)
-        return taken[:, :, 0].sum(dim=1) + 0.5 * both
+        both: torch.Tensor = _FieldPairs.apply(taken[:, :, 1:].view(n, m, m, -1))  # type: ignore[no-untyped-call]
+        return taken[:, :, 0].sum(dim=1) + both
+
+    def n_parameters(self, layout: Layout) -> int:
+        """No category has a vector for its own field, though its row has room for one."""
+        rank = (self.width - 1) // layout.n_fields
+        return layout.n_rows * (self.width - rank)
+
+
+class _FieldPairs(torch.autograd.Function):
+    """sum_{i < j} v_ij . v_ji of (n, m, m, rank); the slope of v_ij is v_ji, by hand as above."""
+
+    @staticmethod
+    def forward(ctx: Any, v: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(v)
+        own = v.diagonal(dim1=1, dim2=2).square().sum(dim=(1, 2))
+        return 0.5 * ((v * v.transpose(1, 2)).sum(dim=(1, 2, 3)) - own)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: torch.Tensor) -> torch.Tensor:
+        (v,) = ctx.saved_tensors
+        out: torch.Tensor = v.transpose(1, 2) * slopes[0][:, None, None, None]
+        out.diagonal(dim1=1, dim2=2).zero_()
+        return out
+
+
+class RaFM(Baseline):
+    """z = sum_j w[x_j] + sum_{i < j} v_i^(k) . v_j^(k), k = min(k_i, k_j)
+
+    A category has a vector of every rank up to its level k_j: of all ranks that are at most the
+    number of times it was seen, and of the first at least. A pair of categories meets in the
+    highest rank both have. With P_l(k) the pairs, in rank l, of categories of level k and more,
+
+        B_1 = P_1(1)        B_l = B_{l-1} - P_{l-1}(l) + P_l(l)        z = sum_j w[x_j] + B_L
+
+    B_l is the score of levels up to l: what they had in rank l - 1 gives way to rank l. Vectors of
+    lower ranks are also trained to do what the higher do: each B_l to be near B_{l+1}.
+    rows: w, v^(1), v^(2), ...
+    """
+
+    level: torch.Tensor  # (d + m,) of categories, numbered from 0; unseen ones have the lowest
+
+    def __init__(
+        self, layout: Layout, counts: np.ndarray, ranks: Sequence[int] = (32, 64, 128)
+    ) -> None:
+        super().__init__()
+        self.ranks = tuple(ranks)
+        self.width = 1 + sum(ranks)
+        level = np.maximum(np.searchsorted(ranks, counts, side="right") - 1, 0)
+        level = np.concatenate([level, np.zeros(layout.n_fields, level.dtype)])
+        self.register_buffer("level", torch.from_numpy(level))
+
+    def expand(self, taken: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """w, then of every rank the vectors of levels that have it, then those of levels above."""
+        w, *vectors = torch.split(taken, [1, *self.ranks], dim=-1)
+        level = self.level[rows][..., None]
+        has = [v * (level >= k) for k, v in enumerate(vectors)]
+        above = [v * (level > k) for k, v in enumerate(vectors[:-1])]
+        return torch.cat([w, *has, *above], dim=-1)
+
+    def forward(self, taken: torch.Tensor) -> torch.Tensor:
+        """(n, L): the score, last, and those of lower levels alone"""
+        w, *vectors = torch.split(taken, [1, *self.ranks, *self.ranks[:-1]], dim=-1)
+        n = len(self.ranks)
+        scores = [w.sum(dim=(1, 2)) + pairs(vectors[0])]
+        for k in range(1, n):
+            scores.append(scores[-1] - pairs(vectors[n + k - 1]) + pairs(vectors[k]))
+        return torch.stack(scores, dim=1)
+
+    def aside(self, scores: torch.Tensor) -> torch.Tensor:
+        return (scores[:, :-1] - scores[:, 1:].detach()).square().sum(dim=1)
+
+    def n_parameters(self, layout: Layout) -> int:
+        each = 1 + np.cumsum(self.ranks)
+        return int(each[self.level[: layout.n_rows].cpu().numpy()].sum())
 
 
 class LLFM(Baseline):

@@ -11,10 +11,12 @@ import typer
 
 from ..errors import SettingError
 from .options import (
+    READ_NAMES,
     AsJson,
     Bins,
     Clicks,
     Data,
+    Device,
     Drop,
     Format,
     Impressions,
@@ -26,11 +28,11 @@ from .options import (
     Quiet,
     Separator,
     Target,
+    Threads,
     Unseen,
     Weight,
-    kinds_of,
-    learned,
     locate,
+    reading_of,
 )
 
 __all__ = ["demo", "evaluate", "info", "predict", "train"]
@@ -104,13 +106,11 @@ def train(
         str | None, typer.Option(help="random, time:FIELD or group:FIELD: which rows are held out.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed, the same model.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or auto: a GPU where one is worth it.")
-    ] = None,
+    device: Device = None,
     half: Annotated[
         bool, typer.Option("--half", help="Keep the table in bfloat16, on a GPU.")
     ] = False,
-    threads: Annotated[int | None, typer.Option(min=1, help="All cores unless set.")] = None,
+    threads: Threads = None,
     paper: Annotated[
         str | None, typer.Option(help="criteo or avazu: the paper's preprocessing and settings.")
     ] = None,
@@ -165,10 +165,6 @@ TRAIN_NAMES = (
     "learning_rate", "weight_decay", "penalty", "batch_size", "reg_every", "epochs", "patience",
     "averages", "seed", "bagging", "max_variance", "max_mean", "half",
 )  # fmt: skip
-READ_NAMES = (
-    "target", "clicks", "impressions", "format", "drop", "kind", "weight", "separator",
-    "no_quotes", "min_count", "unseen", "bins", "pooling", "max_values",
-)  # fmt: skip
 FIT_NAMES = (
     "rank", "rank_base", "validation", "split", "loss", "combine", "component", "members",
     "sampling_rate", "aggregate", "device", "threads", "paper",
@@ -194,21 +190,14 @@ def _train_options(
         if unknown:
             raise SettingError(f"{config}: {unknown[0]!r} is not an option of train")
         given = {**written, **given}
-    if given.get("format") == "auto":
-        del given["format"]
     paper = given.pop("paper", None)
     if paper is not None:
         if paper not in PAPER:
             raise SettingError(f"paper={paper!r} is not one of {', '.join(PAPER)}")
-        given = {"format": paper, **PAPER[paper], **given}
-    kinds = given.pop("kind", [])
-    quote = not given.pop("no_quotes", False)
-    roles = learned(*(given.pop(k, None) for k in ("target", "clicks", "impressions")))
-    reading: dict[str, Any] = {k: given.pop(k) for k in READ_NAMES if k in given} | roles
-    reading["kinds"] = kinds if isinstance(kinds, dict) else kinds_of(kinds)
-    reading["quote"] = quote
-    if "bins" in reading:
-        reading["n_bins"] = reading.pop("bins")
+        if given.get("format", "auto") == "auto":
+            given["format"] = paper
+        given = {**PAPER[paper], **given}
+    reading = reading_of(given)
     settings = TrainSettings(**{k: given.pop(k) for k in TRAIN_NAMES if k in given})
     if "members" in given:
         given["n_members"] = given.pop("members")

@@ -11,10 +11,12 @@ import typer
 from ..errors import SettingError
 
 __all__ = [
+    "READ_NAMES",
     "AsJson",
     "Bins",
     "Clicks",
     "Data",
+    "Device",
     "Drop",
     "Format",
     "Impressions",
@@ -26,11 +28,13 @@ __all__ = [
     "Quiet",
     "Separator",
     "Target",
+    "Threads",
     "Unseen",
     "Weight",
     "kinds_of",
     "learned",
     "locate",
+    "reading_of",
 ]
 
 Data = Annotated[str, typer.Argument(help="A file, folder or glob; or 'flights', the example.")]
@@ -54,6 +58,8 @@ Separator = Annotated[
 MinCount = Annotated[
     int | None, typer.Option(min=1, help="Categories seen less often share a rare row.")
 ]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or auto: a GPU where one is worth it.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="All cores unless set.")]
 Clicks = Annotated[
     str | None, typer.Option(help="A column of counts to learn as shares of --impressions.")
 ]
@@ -98,3 +104,24 @@ def learned(
     if clicks is not None and target:
         raise SettingError(f"--target {target} and --clicks {clicks}: name one of them")
     return {"target": target or clicks, "trials": impressions}
+
+
+READ_NAMES = (
+    "target", "clicks", "impressions", "format", "drop", "kind", "weight", "separator",
+    "no_quotes", "min_count", "unseen", "bins", "pooling", "max_values",
+)  # fmt: skip
+
+
+def reading_of(given: dict[str, Any]) -> dict[str, Any]:
+    """What goes to `encode`, taken out of the options that were given."""
+    kinds = given.pop("kind", None) or []
+    quote = not given.pop("no_quotes", False)
+    roles = learned(*(given.pop(k, None) for k in ("target", "clicks", "impressions")))
+    reading: dict[str, Any] = {k: given.pop(k) for k in READ_NAMES if k in given} | roles
+    if reading.get("format") == "auto":
+        del reading["format"]
+    reading["kinds"] = kinds if isinstance(kinds, dict) else kinds_of(kinds)
+    reading["quote"] = quote
+    if "bins" in reading:
+        reading["n_bins"] = reading.pop("bins")
+    return reading

@@ -12,17 +12,20 @@ NumPy.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from ..errors import SettingError
+from ..layout import Layout
 
-__all__ = ["Batches", "Cursor", "Rows", "Table", "wide_values"]
+__all__ = ["Batches", "Cursor", "Rows", "Seen", "Table", "gathered", "wide_values"]
 
 BLOCK = 1 << 13  # neighbouring rows that travel together
 GROUP = 1 << 20  # rows shuffled among each other
+PIECE = 1 << 16  # rows gathered at a time
 
 
 class Table(Protocol):
@@ -54,6 +57,45 @@ class Rows:
 
     def read(self, start: int, stop: int) -> dict[str, np.ndarray]:
         return {k: a[start:stop] for k, a in self._arrays.items()}
+
+
+class Seen:
+    """Rows whose categories that were never seen (counts of 0) are unseen ones, -1."""
+
+    def __init__(self, rows: Table, layout: Layout, counts: np.ndarray) -> None:
+        self._rows, self.n_rows = rows, rows.n_rows
+        self._known = np.append(counts > 0, False)  # what is unseen already stays so
+        self._first = layout.offsets[layout.slot_owner]
+
+    @property
+    def names(self) -> list[str]:
+        return self._rows.names
+
+    def read(self, start: int, stop: int) -> dict[str, np.ndarray]:
+        found = dict(self._rows.read(start, stop))
+        codes = found["codes"]
+        known = self._known[np.where(codes < 0, -1, codes + self._first)]
+        found["codes"] = np.where(known, codes, np.int32(-1))
+        return found
+
+
+def gathered(rows: Table, only: np.ndarray | None) -> dict[str, np.ndarray]:
+    """The rows that `only` is true for, in memory."""
+    if only is None:
+        return rows.read(0, rows.n_rows)
+
+    def some(start: int) -> dict[str, np.ndarray]:
+        mask = only[start : start + PIECE]
+        if not mask.any():
+            return {}
+        found = rows.read(start, min(start + PIECE, rows.n_rows))
+        return {name: a[mask] for name, a in found.items()}
+
+    with ThreadPoolExecutor() as pool:
+        parts = [part for part in pool.map(some, range(0, rows.n_rows, PIECE)) if part]
+    if not parts:
+        return rows.read(0, 0)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def wide_values(

@@ -1,0 +1,284 @@
+"""Every method by its name: what to try, what it needs, and how it is fitted.
+
+All learn from the same `Problem`. What they give scores codes and values as an engine does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..engines import DEVICES
+from ..errors import MissingExtra, SettingError
+from ..layout import Layout
+from ..train import Problem, Running, TrainSettings, fitted_engine, train
+
+__all__ = ["METHODS", "OURS", "PAPERS", "Fitted", "Method", "Scorer", "chosen_methods"]
+
+RATES = (0.01, 0.1)
+DECAYS = tuple(10.0**-k for k in range(3, 9))
+DROPOUTS = (0.1, 0.3, 0.5, 0.7)
+BASES = (1.2, 1.4, 1.6, 1.8, 2.0, 3.0, 4.0)
+OURS = "fieldwise"
+
+
+class Scorer(Protocol):
+    """What scores rows, as an `Engine` does."""
+
+    def scores(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray: ...
+
+
+@dataclass
+class Fitted:
+    """A fitted method."""
+
+    scorer: Scorer
+    size: int  # numbers learned, or trees
+    loss: float  # on the rows to judge by
+    seconds: float  # of training
+    rounds: int  # epochs, or trees
+    was_stopped: bool = False
+
+
+Fit = Callable[[Problem, Mapping[str, Any], TrainSettings, Running], Fitted]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A method: `grid` holds the candidates of every setting, `start` what is tried first."""
+
+    name: str
+    fit: Fit
+    grid: Mapping[str, Sequence[Any]]
+    start: Mapping[str, Any]
+    package: str = ""  # that has to be installed, and the extra that brings it
+    extra: str = ""
+    in_pairs: bool = True  # has nothing to learn from one field alone
+    many_classes: bool = False
+    counts_trees: bool = False
+
+    def why_not(self, n_fields: int, n_classes: int) -> str:
+        """What keeps it from learning such a table; empty: nothing."""
+        if self.package and find_spec(self.package) is None:
+            return str(MissingExtra(self.package, self.extra))
+        if self.in_pairs and n_fields < 2:
+            return "learns from pairs of fields, and the table has one field"
+        if n_classes > 2 and not self.many_classes:
+            return f"learns two classes, and the target has {n_classes}"
+        return ""
+
+
+def _fit_ours(
+    problem: Problem, settings: Mapping[str, Any], training: TrainSettings, running: Running
+) -> Fitted:
+    """`ranks` is a number, "log B" for ranks that grow as the logarithm to base B, or None."""
+    settings = dict(settings)
+    ranks = settings.pop("ranks", None)
+    logarithmic = isinstance(ranks, str)
+    old = problem.layout
+    layout = Layout.of(
+        old.sizes,
+        rank=None if logarithmic else ranks,
+        rank_base=float(ranks.removeprefix("log ")) if logarithmic else None,
+        overrides={i: 0 for i, rank in enumerate(old.ranks) if rank == 0},
+        n_outputs=problem.objective.n_outputs,
+        slots=old.slots,
+    )
+    return _trained(replace(problem, layout=layout), settings, training, running, None)
+
+
+def _trained(
+    problem: Problem,
+    settings: Mapping[str, Any],
+    training: TrainSettings,
+    running: Running,
+    size: int | None,
+) -> Fitted:
+    begun = time.perf_counter()
+    fit = train(problem, replace(training, **settings), running)
+    seconds = time.perf_counter() - begun
+    engine = fitted_engine(problem, fit, running)
+    loss = fit.metrics.get("loss", float("nan"))
+    size = problem.layout.n_parameters if size is None else size
+    return Fitted(engine, size, loss, seconds, len(fit.history), fit.was_stopped)
+
+
+STEPS = ("learning_rate", "weight_decay")  # settings of the loop; the others are the module's
+
+
+def _fit_torch(
+    name: str,
+    problem: Problem,
+    settings: Mapping[str, Any],
+    training: TrainSettings,
+    running: Running,
+) -> Fitted:
+    from . import deep, factorisation
+    from .engine import BaselineEngine
+
+    old = problem.layout
+    problem = replace(problem, layout=Layout.of(old.sizes, rank=0, slots=old.slots))
+    kind = getattr(deep if hasattr(deep, name) else factorisation, name)
+    about = {k: v for k, v in settings.items() if k not in STEPS}
+    if name == "RaFM":
+        about["counts"] = problem.counts
+    make = partial(kind, **about)
+    engine: Any = partial(BaselineEngine, make=make, device=_device(running.device))
+    training = replace(training, penalty=0.0, averages=1)
+    steps = {k: v for k, v in settings.items() if k in STEPS}
+    with _threads(running.n_jobs):
+        size = make(problem.layout).n_parameters(problem.layout)
+        return _trained(problem, steps, training, replace(running, engine=engine), size)
+
+
+def _device(device: str) -> str:
+    import torch
+
+    if device not in DEVICES:
+        raise SettingError(f"device={device!r} is not one of {', '.join(DEVICES)}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SettingError('device="cuda": torch finds no GPU here; use "cpu" or "auto"')
+    return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def _threads(n: int | None) -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(n or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _fit_trees(
+    name: str,
+    problem: Problem,
+    settings: Mapping[str, Any],
+    training: TrainSettings,
+    running: Running,
+) -> Fitted:
+    from . import trees
+
+    stopped = False
+
+    def tell(record: dict[str, Any]) -> bool:
+        nonlocal stopped
+        stops = [bool(callback(record)) for callback in running.callbacks]  # all are told
+        stopped = any(stops)
+        return stopped
+
+    begun = time.perf_counter()
+    about: dict[str, Any] = {"seed": training.seed, "n_jobs": running.n_jobs, "tell": tell}
+    found = getattr(trees, name)(problem, settings, **about)
+    seconds = time.perf_counter() - begun
+    return Fitted(found, found.n_trees, found.loss, seconds, found.n_trees, stopped)
+
+
+def _torch(name: str, start: Mapping[str, Any], **grid: Sequence[Any]) -> Method:
+    start = {"learning_rate": 0.1, "weight_decay": 1e-6, **start}
+    steps = {"learning_rate": RATES, "weight_decay": DECAYS}
+    about: dict[str, Any] = {"package": "torch", "extra": "baselines"}
+    about["in_pairs"] = name not in ("LR", "DeepFM", "OPNN", "IPNN")
+    fit = partial(_fit_torch, name)
+    return Method(name=name, fit=fit, grid={**steps, **grid}, start=start, **about)
+
+
+def _trees(
+    name: str, fit: str, package: str, extra: str, start: Mapping[str, Any], **grid: Sequence[Any]
+) -> Method:
+    return Method(
+        name=name,
+        fit=partial(_fit_trees, fit),
+        grid=grid,
+        start=start,
+        package=package,
+        extra=extra,
+        in_pairs=False,
+        many_classes=True,
+        counts_trees=True,
+    )
+
+
+# The paper's grids. What is tried first is its best point on Criteo or Avazu, or what is usual.
+_ALL = (
+    _torch("LR", {"weight_decay": 1e-8}),
+    _trees(
+        "GBDT", "fit_lightgbm", "lightgbm", "baselines",
+        {"max_depth": 20, "num_leaves": 100},
+        max_depth=(20, 30, 40, 50, 100), num_leaves=(100, 1000, 10000),
+    ),
+    _torch("FM", {"rank": 20}, rank=(20, 40, 60, 80, 100)),
+    _torch("FFM", {"rank": 4}, rank=(2, 4, 8, 16)),
+    _torch("RaFM", {"learning_rate": 0.01}),
+    _torch(
+        "LLFM", {"rank": 16, "anchors": 2, "learning_rate": 0.01},
+        rank=(16, 32, 64), anchors=(2, 3, 4, 5),
+    ),
+    _torch(
+        "DeepFM", {"rank": 10, "dropout": 0.3},
+        rank=(10, 30, 60), dropout=DROPOUTS,
+    ),
+    _torch(
+        "IPNN", {"rank": 10, "dropout": 0.3},
+        rank=(10, 40), dropout=DROPOUTS,
+    ),
+    _torch(
+        "OPNN", {"rank": 10, "dropout": 0.3},
+        rank=(10, 40), dropout=DROPOUTS,
+    ),
+    Method(
+        name=OURS,
+        fit=_fit_ours,
+        # None is what the library does by itself: rates tried in turn, the rank by the table.
+        start={"learning_rate": None, "weight_decay": 1e-5, "penalty": 1e-5, "ranks": None},
+        grid={
+            "learning_rate": (None, *RATES),
+            "weight_decay": DECAYS,
+            "penalty": DECAYS,
+            "ranks": (None, *range(4, 29, 4), *(f"log {base:g}" for base in BASES)),
+        },
+        in_pairs=False,
+        many_classes=True,
+    ),
+    _trees(
+        "CatBoost", "fit_catboost", "catboost", "catboost",
+        {"depth": 6, "learning_rate": 0.1},
+        depth=(4, 6, 8), learning_rate=(0.03, 0.1, 0.3),
+    ),
+    _trees(
+        "HistGradientBoosting", "fit_hist", "sklearn", "",
+        {"learning_rate": 0.1, "max_leaf_nodes": 31},
+        learning_rate=(0.03, 0.1, 0.3), max_leaf_nodes=(15, 31, 127),
+    ),
+)  # fmt: skip
+METHODS = {method.name: method for method in _ALL}
+PAPERS = tuple(METHODS)[:10]  # the methods of the paper's table
+
+
+def chosen_methods(names: Sequence[str]) -> list[Method]:
+    """Methods by their names, in any case; "paper" is those of the paper, "all" is all."""
+    known = {name.lower(): name for name in METHODS} | {"ours": OURS, "lightgbm": "GBDT"}
+    known |= {"hist": "HistGradientBoosting", "hgb": "HistGradientBoosting"}
+    out: list[str] = []
+    for name in names:
+        low = name.strip().lower()
+        if low in ("paper", "all"):
+            out += PAPERS if low == "paper" else METHODS
+        elif low in known:
+            out.append(known[low])
+        else:
+            near = difflib.get_close_matches(low, known, n=1)
+            hint = f" Did you mean {known[near[0]]!r}?" if near else ""
+            raise SettingError(f"method {name!r} is not one of {', '.join(METHODS)}.{hint}")
+    return [METHODS[name] for name in dict.fromkeys(out)]

@@ -1,0 +1,236 @@
+"""Commands that search settings and compare methods."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .options import (
+    READ_NAMES,
+    Bins,
+    Clicks,
+    Data,
+    Device,
+    Drop,
+    Format,
+    Impressions,
+    Kind,
+    MaxValues,
+    MinCount,
+    NoQuotes,
+    Pooling,
+    Quiet,
+    Separator,
+    Target,
+    Threads,
+    Unseen,
+    Weight,
+    locate,
+    reading_of,
+)
+
+__all__ = ["compare", "reproduce", "tune"]
+
+Methods = Annotated[
+    str, typer.Option(help="Names with commas between; paper: the paper's ten; all: also others.")
+]
+Repeats = Annotated[int, typer.Option(min=1, help="Seeds each method is fitted with.")]
+TimeLimit = Annotated[float | None, typer.Option(help="Minutes each method may take.")]
+Split = Annotated[str, typer.Option(help="random, time:FIELD or group:FIELD.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the split and the search.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin anew.")]
+
+
+def _said(given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a table that were given, of a command's."""
+    return {k: v for k, v in given.items() if k in READ_NAMES and v not in (None, False, "auto")}
+
+
+def _running(device: str | None, threads: int | None, quiet: bool) -> Any:
+    from ..train import Running
+
+    return Running(device=device or "auto", n_jobs=threads, show=False if quiet else None)
+
+
+def _say(quiet: bool) -> Any:
+    return (lambda words: None) if quiet else (lambda words: typer.echo(words, err=True))
+
+
+def compare(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The folder of the results.")],
+    target: Target = None,
+    methods: Methods = "paper",
+    trials: Annotated[int, typer.Option(min=1, help="Settings tried for each method.")] = 20,
+    repeats: Repeats = 5,
+    split: Split = "random",
+    validation: Annotated[float, typer.Option(help="Share of rows to choose by.")] = 0.1,
+    test: Annotated[float, typer.Option(help="Share of rows read once at the end.")] = 0.1,
+    validation_data: Annotated[
+        str | None, typer.Option(help="Rows to choose by, where they are a table of their own.")
+    ] = None,
+    test_data: Annotated[str | None, typer.Option(help="The same for the test rows.")] = None,
+    time_limit: TimeLimit = None,
+    format: Format = "auto",
+    drop: Drop = None,
+    kind: Kind = None,
+    clicks: Clicks = None,
+    impressions: Impressions = None,
+    weight: Weight = None,
+    separator: Separator = None,
+    no_quotes: NoQuotes = False,
+    min_count: MinCount = None,
+    unseen: Unseen = None,
+    bins: Bins = None,
+    pooling: Pooling = None,
+    max_values: MaxValues = None,
+    seed: Seed = 0,
+    device: Device = None,
+    threads: Threads = None,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare methods on a table: each tuned on the same rows, and read once on others."""
+    said = _said(locals())
+    from ..compare import compare_table
+
+    others = {"validation_data": validation_data, "test_data": test_data}
+    body = _continued(
+        out,
+        compare_table,
+        locate(data),
+        out,
+        methods=methods.split(","),
+        trials=trials,
+        repeats=repeats,
+        split=split,
+        validation=validation,
+        test=test,
+        **{k: v and locate(v) for k, v in others.items()},
+        time_limit=time_limit,
+        seed=seed,
+        reading=reading_of(said),
+        overwrite=overwrite,
+        running=_running(device, threads, quiet),
+        say=_say(quiet),
+    )
+    _show(body, out)
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help="criteo or avazu.")],
+    data: Annotated[str, typer.Option(help="The raw file: train.txt, or train.csv.")],
+    out: Annotated[Path, typer.Option(help="The folder of the results.")],
+    methods: Methods = "paper",
+    repeats: Repeats = 5,
+    time_limit: TimeLimit = None,
+    seed: Seed = 0,
+    device: Device = None,
+    threads: Threads = None,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+) -> None:
+    """The paper's table from the raw download, beside the published figures."""
+    from ..compare import reproduce as run
+
+    body = _continued(
+        out,
+        run,
+        name,
+        locate(data),
+        out,
+        methods=methods.split(","),
+        repeats=repeats,
+        time_limit=time_limit,
+        seed=seed,
+        overwrite=overwrite,
+        running=_running(device, threads, quiet),
+        say=_say(quiet),
+    )
+    _show(body, out)
+
+
+def tune(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The TOML file to write, for train --config.")] = Path(
+        "tuned.toml"
+    ),
+    target: Target = None,
+    trials: Annotated[int, typer.Option(min=1, help="Settings to try, earlier ones too.")] = 30,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials side by side.")] = 1,
+    time_limit: Annotated[float | None, typer.Option(help="Minutes the search may take.")] = None,
+    split: Split = "random",
+    validation: Annotated[
+        float | None, typer.Option(help="Share of rows held out; a tenth unless set.")
+    ] = None,
+    format: Format = "auto",
+    drop: Drop = None,
+    kind: Kind = None,
+    clicks: Clicks = None,
+    impressions: Impressions = None,
+    weight: Weight = None,
+    separator: Separator = None,
+    no_quotes: NoQuotes = False,
+    min_count: MinCount = None,
+    unseen: Unseen = None,
+    bins: Bins = None,
+    pooling: Pooling = None,
+    max_values: MaxValues = None,
+    seed: Seed = 0,
+    device: Device = None,
+    threads: Threads = None,
+    quiet: Quiet = False,
+) -> None:
+    """Search the settings of our model on a table, and write the best for train --config."""
+    said = _said(locals())
+    from ..tune import tune_table
+
+    found = _continued(
+        out,
+        tune_table,
+        locate(data),
+        out,
+        trials=trials,
+        jobs=jobs,
+        time_limit=time_limit,
+        split=split,
+        validation=validation,
+        seed=seed,
+        config=dict(said),
+        reading=reading_of(said),
+        running=_running(device, threads, quiet),
+        say=_say(quiet),
+    )
+    shown = ", ".join(f"{k} {v:.3g}" for k, v in found.items() if k not in ("loss", "trials"))
+    typer.echo(f"{out}: validation loss {found['loss']:.4f} of {found['trials']} trials ({shown})")
+
+
+def _continued(out: Path, run: Any, *args: Any, **options: Any) -> dict[str, Any]:
+    """Run; an interruption says how to go on."""
+    try:
+        found: dict[str, Any] = run(*args, **options)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; the same command goes on where it was ({out})", err=True)
+        raise typer.Exit(130) from None
+    return found
+
+
+def _show(body: dict[str, Any], out: Path) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..compare.pages import best, cells, headings
+
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    table = Table(box=box.SIMPLE_HEAD)
+    for k, name in enumerate(headings(body)):
+        table.add_column(name, justify="right" if k else "left", overflow="fold")
+    for row in body["methods"]:
+        style = "bold" if row["name"] == best(body) else None
+        table.add_row(*cells(row, body), style=style)
+    console.print(table)
+    console.print(f"{out}: results.md, results.json, results.html and results.png")

@@ -1,0 +1,143 @@
+"""The rows that methods learn from, are tuned on, and are read once at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.shuffle import Seen
+from ..data.store import Store
+from ..data.words import StoredWords
+from ..errors import FieldwiseError, SettingError
+from ..files import write_atomically
+from ..fitting import held_out_rows, objective_of
+from ..layout import Layout
+from ..train import Problem
+
+__all__ = ["Parts", "encoded", "parted"]
+
+PIECE = 1 << 18  # rows counted at a time
+NAMES = ("training", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A problem whose judge is the validation part, and which rows are the test part."""
+
+    problem: Problem
+    test: np.ndarray
+    about: dict[str, Any]
+
+
+def encoded(
+    data: Any,
+    folder: Path,
+    reading: Mapping[str, Any],
+    others: Mapping[str, Any],
+    *,
+    show: bool | None,
+) -> tuple[Store, list[int]]:
+    """The store of a comparison, made now or before, and where its given parts end.
+
+    `others` are tables for validation and test, coded with what was learned from `data`.
+    """
+    path, ends = folder / "store", folder / "parts.json"
+    if ends.is_file():
+        return Store(path), json.loads(ends.read_text())
+    if isinstance(data, (str, Path)) and (Path(data) / "header.json").is_file():
+        if others:
+            raise SettingError("a store comes with all its rows; leave the other tables out")
+        return Store(data), []
+    from ..data.encoding import encode
+
+    cuts: list[int] = []
+    store = encode(data, path, overwrite=True, show=show, **reading)
+    text = {k: reading[k] for k in ("format", "separator", "quote") if k in reading}
+    for other in others.values():
+        cuts.append(store.n_rows)
+        store = encode(other, path, append=True, show=show, **text)
+    write_atomically(ends, json.dumps(cuts).encode())
+    return store, cuts
+
+
+def parted(
+    store: Store, cuts: list[int], split: str, validation: float, test: float, seed: int
+) -> Parts:
+    """Cut where the parts were given, or by a rule: the test rows first, then those of validation.
+
+    What occurs in the training rows alone is known: other categories are unseen ones.
+    """
+    words, schema = StoredWords(store), store.schema
+    if len(schema.targets) != 1:
+        raise SettingError("a comparison has one target; name the column to learn")
+    objective = objective_of(schema)
+    if not objective.heads[0].is_class:
+        raise SettingError(
+            f"a comparison is of classes, and {schema.targets[0].column!r} is numbers; "
+            "for two classes use a column that holds 0 and 1"
+        )
+    if cuts:
+        split = "given"
+        number = np.searchsorted(cuts, np.arange(store.n_rows), side="right")
+        masks = [number == k for k in range(3)]
+    else:
+        if not (validation > 0 and test > 0 and validation + test < 1):
+            raise SettingError(
+                f"validation={validation} and test={test} must be more than 0 and less than 1 "
+                "together"
+            )
+        last = held_out_rows(store, words, split, test, seed)
+        both = held_out_rows(store, words, split, test + validation, seed)  # `last` is within
+        masks = [~both, both & ~last, last]
+    target = store.array("target")[:, 0]
+    for name, mask in zip(NAMES, masks, strict=True):
+        if not mask.any() or target[mask].min() == target[mask].max():
+            what = "is empty" if not mask.any() else "has one class only"
+            raise SettingError(f"the {name} part {what}; choose another split or larger shares")
+    layout = Layout.of(
+        words.sizes,
+        overrides=dict.fromkeys(schema.linear, 0),
+        n_outputs=objective.n_outputs,
+        slots=schema.slots,
+    )
+    counts = _counts(store, layout, masks[0])
+    problem = Problem(
+        layout=layout,
+        rows=Seen(store, layout, counts),
+        counts=counts,
+        only=masks[0],
+        held_out=masks[1],
+        valued=schema.valued,
+        objective=objective,
+    )
+    about = {
+        "rows": {name: int(mask.sum()) for name, mask in zip(NAMES, masks, strict=True)},
+        "fields": layout.n_fields,
+        "categories": layout.n_rows,
+        "target": schema.targets[0].column,
+        "classes": max(2, objective.heads[0].size),
+        "share": float(target.mean()),
+        "split": split,
+    }
+    return Parts(problem, masks[2], about)
+
+
+def _counts(store: Store, layout: Layout, only: np.ndarray) -> np.ndarray:
+    """(d,) how often each category occurs in these rows"""
+    out = np.zeros(layout.n_rows, np.int64)
+    first = layout.offsets[layout.slot_owner]
+    for start in range(0, store.n_rows, PIECE):
+        codes = store.read(start, min(start + PIECE, store.n_rows))["codes"]
+        codes = codes[only[start : start + PIECE]]
+        out += np.bincount((codes + first)[codes >= 0], minlength=layout.n_rows)
+    return out
+
+
+def checked(error: FieldwiseError) -> str:
+    """An error as a cell of a table."""
+    return " ".join(str(error).split())

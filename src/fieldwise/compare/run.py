@@ -1,0 +1,324 @@
+"""A comparison: every method is tuned on the validation rows, fitted with several seeds, and read
+once on the test rows. Whatever ends it, the same call goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..baselines.methods import Method, chosen_methods
+from ..errors import FieldwiseError, SettingError
+from ..files import write_atomically
+from ..metrics import head_metrics
+from ..targets import scale_of
+from ..train import Running, TrainSettings, scored
+from ..tune import OutOfTime, Report, finished, open_study, search
+from .pages import write_pages
+from .parts import Parts, encoded, parted
+from .results import Result, results_of
+
+__all__ = ["compare_table", "run_methods"]
+
+TRAINING = TrainSettings(epochs=40)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is done with each method. Without `trials` the settings are those of `presets`."""
+
+    methods: Sequence[Method]
+    trials: int
+    repeats: int
+    seed: int
+    time_limit: float | None = None  # minutes a method
+    presets: Mapping[str, Mapping[str, Any]] | None = None
+    training: TrainSettings = TRAINING
+
+    def __post_init__(self) -> None:
+        if self.trials < 1 or self.repeats < 1 or not self.methods:
+            raise SettingError(
+                f"trials={self.trials}, repeats={self.repeats} and {len(self.methods)} methods; "
+                "there must be at least one of each"
+            )
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise SettingError(f"time_limit={self.time_limit} must be more than 0 minutes")
+
+    def settings(self, method: Method) -> Mapping[str, Any] | None:
+        return None if self.presets is None else self.presets[method.name]
+
+
+def compare_table(
+    data: Any,
+    out: str | Path,
+    *,
+    methods: Sequence[str] = ("paper",),
+    trials: int = 20,
+    repeats: int = 5,
+    split: str = "random",
+    validation: float = 0.1,
+    test: float = 0.1,
+    validation_data: Any = None,
+    test_data: Any = None,
+    time_limit: float | None = None,
+    seed: int = 0,
+    reading: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    running: Running | None = None,
+    say: Say = lambda words: None,
+) -> dict[str, Any]:
+    """Compare methods on a table or a store, and write results.md, .json, .png and .html in `out`.
+
+    The table is cut by `split`, as `fieldwise train` has it, or comes in three: `data`,
+    `validation_data` and `test_data`. `time_limit` is in minutes, for each method. The folder also
+    keeps what was tried: the same call goes on, one with more methods, trials or repeats adds them.
+    """
+    plan = Plan(
+        methods=chosen_methods(methods),
+        trials=trials,
+        repeats=repeats,
+        seed=seed,
+        time_limit=time_limit,
+    )
+    others = {"validation": validation_data, "test": test_data}
+    given = {name: other for name, other in others.items() if other is not None}
+    if len(given) == 1:
+        raise SettingError("validation_data and test_data come together")
+    running = running or Running()
+    cutting: dict[str, Any] = {
+        "split": split,
+        "validation": validation,
+        "test": test,
+        "seed": seed,
+    }
+    about = {"data": _named(data), **{k: _named(v) for k, v in given.items()}, **cutting}
+    reading = reading or {}
+    folder = prepared(Path(out), {**about, "reading": repr(sorted(reading.items()))}, overwrite)
+    try:
+        store, cuts = encoded(data, folder, reading, given, show=running.show)
+        parts = parted(store, cuts, **cutting)
+    except FieldwiseError:
+        if not (folder / "fits").exists():  # a mistake, found before there was work to lose
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    results = run_methods(parts, folder, plan, running, say)
+    body = results_of(results, parts, {"data": about["data"], "trials": trials})
+    write_pages(body, Path(out))
+    return body
+
+
+def _named(data: Any) -> str:
+    if isinstance(data, (str, Path)):
+        return str(data)
+    return f"a table of {' x '.join(map(str, getattr(data, 'shape', ['?'])))}"
+
+
+def prepared(out: Path, identity: Mapping[str, Any], overwrite: bool) -> Path:
+    """The folder of a comparison's work, new or of the same comparison."""
+    folder = out / ".work"
+    file = folder / "comparison.json"
+    if overwrite:
+        shutil.rmtree(folder, ignore_errors=True)
+    if file.is_file():
+        found = json.loads(file.read_text())
+        for name, value in identity.items():
+            if found.get(name) != value:
+                raise SettingError(
+                    f"{out} holds another comparison: {name} was {found.get(name)!r} and is "
+                    f"{value!r}. Choose another folder, or overwrite it"
+                )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, json.dumps(identity).encode())
+    return folder
+
+
+def run_methods(parts: Parts, folder: Path, plan: Plan, running: Running, say: Say) -> list[Result]:
+    """The result of every method; one that cannot run, fails or takes too long has one too."""
+    (folder / "fits").mkdir(exist_ok=True)
+    n_fits = len(plan.methods) * (plan.trials + plan.repeats - 1)
+    work = Work(parts, folder, plan, running, say, n_fits)
+    return [work.result(method) for method in plan.methods]
+
+
+@dataclass
+class Work:
+    """The fits of a comparison, kept as they are made."""
+
+    parts: Parts
+    folder: Path
+    plan: Plan
+    running: Running
+    say: Say
+    n_fits: int
+    n_done: int = 0
+
+    def __post_init__(self) -> None:
+        self._begun = time.perf_counter()
+        self._new = 0
+        problem = self.parts.problem
+        self._scale = scale_of(problem.rows, problem.only, problem.objective)
+
+    def result(self, method: Method) -> Result:
+        why = method.why_not(self.parts.about["fields"], self.parts.about["classes"])
+        if why:
+            self.say(f"{method.name}: {why}")
+            return Result(method, "unavailable", why)
+        fits: list[dict[str, Any]] = []
+        tries = ""
+        try:
+            settings = self.plan.settings(method)
+            if settings is None:
+                settings, tries = self._tuned(method)
+            for seed in range(self.plan.repeats):
+                fits += [self._fit(method, settings, seed, self._deadline(method))]
+        except OutOfTime:
+            limit = f"{self.plan.time_limit:g} minutes were over"
+            after = f" after {len(fits)} of {self.plan.repeats} seeds" if fits else ""
+            return Result(method, "out of time", limit + after, fits)
+        except Exception as error:  # whatever it is, the other methods go on
+            words = " ".join(str(error).split()) or type(error).__name__
+            if not isinstance(error, FieldwiseError):
+                words = f"{type(error).__name__}: {words}"
+            self.say(f"{method.name}: failed: {words}")
+            return Result(method, "failed", words[:500], fits)
+        return Result(method, "ok", tries, fits)
+
+    def _tuned(self, method: Method) -> tuple[dict[str, Any], str]:
+        """The settings that are best on the validation rows, and a word on the search if it was cut
+        short: at half of the method's time."""
+        study = open_study(self.folder / "study.db", method.name, self.plan.seed, method.start)
+        deadline = self._deadline(method)
+        half = deadline if self.plan.time_limit is None else deadline - 30 * self.plan.time_limit
+
+        def suggest(trial: Any) -> dict[str, Any]:
+            return {k: trial.suggest_categorical(k, list(v)) for k, v in method.grid.items()}
+
+        def tried(settings: dict[str, Any], report: Report) -> float:
+            # The first may take all the time there is: without one there is nothing to go by.
+            limit = half if any(t.value is not None for t in finished(study)) else deadline
+            return float(self._fit(method, settings, 0, limit, report)["validation_loss"])
+
+        def is_over() -> bool:
+            return time.perf_counter() > half and bool(finished(study))
+
+        n_trials = min(self.plan.trials, int(np.prod([len(v) for v in method.grid.values()])))
+        self.n_done += min(len(finished(study)), n_trials)
+        try:
+            search(study, suggest, tried, n_trials, is_over)
+        except OutOfTime:
+            if not any(t.value is not None for t in finished(study)):
+                raise
+        ended = finished(study)
+        good = [t for t in ended if t.value is not None and t.state.name == "COMPLETE"]
+        if not good:
+            errors = [t.user_attrs["error"] for t in ended if "error" in t.user_attrs]
+            raise SettingError(errors[0] if errors else "no trial came to an end")
+        # The first of equals, and of as many as were asked for: more may be there from before.
+        best = min(good[:n_trials], key=lambda t: (t.value, t.number))
+        words = f"{len(ended)} of {n_trials} trials" if len(ended) < n_trials else ""
+        return dict(best.params), words
+
+    def _deadline(self, method: Method) -> float:
+        """When the method's time is over, what it took before counted in."""
+        if self.plan.time_limit is None:
+            return float("inf")
+        spent = sum(json.loads(f.read_text())["took"] for f in self._files(method))
+        return time.perf_counter() + 60 * self.plan.time_limit - spent
+
+    def _files(self, method: Method) -> list[Path]:
+        return sorted((self.folder / "fits").glob(f"{method.name}-*.json"))
+
+    def _fit(
+        self,
+        method: Method,
+        settings: Mapping[str, Any],
+        seed: int,
+        deadline: float,
+        report: Report | None = None,
+    ) -> dict[str, Any]:
+        """A fit and its reading of the test rows, made now or before."""
+        key = hashlib.sha256(repr(sorted(settings.items())).encode()).hexdigest()[:12]
+        file = self.folder / "fits" / f"{method.name}-{key}-{seed}.json"
+        if file.is_file():
+            return self._kept(file)
+        if time.perf_counter() > deadline:
+            raise OutOfTime
+        gave_up = late = False
+
+        def watch(record: dict[str, Any]) -> bool:
+            nonlocal gave_up, late
+            gave_up = gave_up or (report is not None and report(record))
+            late = late or time.perf_counter() > deadline
+            return gave_up or late
+
+        begun = time.perf_counter()
+        checkpoint = self.folder / "checkpoint" / file.stem
+        running = replace(
+            self.running,
+            callbacks=[*self.running.callbacks, watch],
+            checkpoint=checkpoint,
+            resume=True,
+        )
+        training = replace(self.plan.training, seed=seed)
+        fitted = method.fit(self.parts.problem, settings, training, running)
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        if late:
+            raise OutOfTime
+        if fitted.was_stopped and not gave_up:
+            raise KeyboardInterrupt
+        body: dict[str, Any] = {
+            "settings": dict(settings),
+            "seed": seed,
+            "validation_loss": fitted.loss,
+            "seconds": fitted.seconds,
+            "size": fitted.size,
+            "rounds": fitted.rounds,
+        }
+        if not gave_up:
+            body |= self._read(fitted.scorer, file.with_suffix(".npy"))
+        body["took"] = time.perf_counter() - begun
+        if not gave_up:
+            write_atomically(file, json.dumps(body).encode())
+            body["scores"] = file.with_suffix(".npy")
+        self._tell(method, settings, seed, body, report is not None)
+        return body
+
+    def _kept(self, file: Path) -> dict[str, Any]:
+        return {**json.loads(file.read_text()), "scores": file.with_suffix(".npy")}
+
+    def _read(self, scorer: Any, file: Path) -> dict[str, float]:
+        """Scores of the test rows, kept for what is said of all methods together."""
+        problem = self.parts.problem
+        found = scored(scorer, problem, problem.rows, self.parts.test, self._scale)
+        z, y, w = map(np.concatenate, zip(*found, strict=True))
+        with file.open("wb") as handle:
+            np.save(handle, z.astype(np.float32))
+        head = problem.objective.heads[0]
+        metrics = head_metrics(head, z if head.size > 1 else z[:, 0], y[:, 0], w)
+        return {k: metrics[k] for k in ("logloss", "auc", "accuracy") if k in metrics}
+
+    def _tell(
+        self,
+        method: Method,
+        settings: Mapping[str, Any],
+        seed: int,
+        body: Mapping[str, Any],
+        is_trial: bool,
+    ) -> None:
+        self.n_done += 1
+        self._new += 1
+        left = (time.perf_counter() - self._begun) / self._new * (self.n_fits - self.n_done)
+        what = ", ".join(f"{k} {v}" for k, v in settings.items()) if is_trial else f"seed {seed}"
+        self.say(
+            f"{method.name} ({what}): validation {body['validation_loss']:.4f} in "
+            f"{body['took']:.1f} s; {self.n_done} of {self.n_fits} fits, "
+            f"about {max(left, 0) / 60:.0f} min left"
+        )

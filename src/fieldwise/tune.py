@@ -1,0 +1,343 @@
+"""Settings chosen on validation rows with Optuna: for any method, and for our model on its own.
+
+Studies are SQLite files. Whatever ends a search, what was tried is kept, and the next one goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .data.store import Store
+from .errors import FieldwiseError, MissingExtra, SettingError
+from .files import write_atomically
+from .fitting import fit_store
+from .train import Running, TrainSettings
+
+if TYPE_CHECKING:
+    import optuna
+
+__all__ = ["OutOfTime", "draw_search", "open_study", "search", "tune_table"]
+
+# Candidates of our own model's settings: (lowest, highest) on a logarithmic scale.
+SPACE: dict[str, tuple[float, float]] = {
+    "learning_rate": (0.01, 0.5),
+    "weight_decay": (1e-8, 1e-3),
+    "penalty": (1e-8, 1e-3),
+}
+RANKS = (2, 64)
+REPEATS = 100  # of settings tried before, in a row, after which there may be no others
+START = {"learning_rate": 0.15, "weight_decay": 1e-5, "penalty": 1e-5, "rank": 32}
+
+Report = Callable[[dict[str, Any]], bool]  # told of every epoch; True: it is not worth going on
+Tried = Callable[[dict[str, Any], Report], float]  # the validation loss of settings
+
+
+class OutOfTime(Exception):
+    """The time that was given is over."""
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise MissingExtra("optuna", "tune") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def open_study(
+    file: Path,
+    name: str,
+    seed: int,
+    start: Mapping[str, Any] | None = None,
+    *,
+    shared: bool = False,
+) -> optuna.Study:
+    """The study of that name in a SQLite file, begun where it is not there; `start` comes first.
+
+    `shared`: other processes may be at work on it.
+    """
+    optuna = _optuna()
+    storage = optuna.storages.RDBStorage(
+        f"sqlite:///{file}", engine_kwargs={"connect_args": {"timeout": 60}}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(
+            seed=seed, multivariate=True, constant_liar=shared, n_startup_trials=8
+        )
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=1)
+    study: Any = optuna.create_study(
+        storage=storage, study_name=name, sampler=sampler, pruner=pruner, load_if_exists=True
+    )
+    if not shared:
+        for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
+            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)  # its process was killed
+    if start:
+        study.enqueue_trial(dict(start), skip_if_exists=True)
+    return study
+
+
+def finished(study: optuna.Study) -> list[Any]:
+    """Trials of different settings that ended by themselves, those given up early among them."""
+    state = _optuna().trial.TrialState
+    ended = study.get_trials(deepcopy=False, states=(state.COMPLETE, state.PRUNED, state.FAIL))
+    out: dict[str, Any] = {}
+    for trial in ended:
+        if trial.state != state.FAIL or "error" in trial.user_attrs:
+            out.setdefault(repr(sorted(trial.params.items())), trial)
+    return list(out.values())
+
+
+def search(
+    study: optuna.Study,
+    suggest: Callable[[optuna.Trial], dict[str, Any]],
+    tried: Tried,
+    n_trials: int,
+    is_over: Callable[[], bool] = lambda: False,
+    said: Callable[[int, dict[str, Any], str], None] = lambda number, settings, words: None,
+) -> None:
+    """Try settings until so many different ones were tried or `is_over`.
+
+    Settings that fail are a trial that failed; settings tried before cost nothing.
+    """
+    state = _optuna().trial.TrialState
+    repeated = 0
+    while len(done := finished(study)) < n_trials and not is_over() and repeated < REPEATS:
+        trial = study.ask()
+        settings = suggest(trial)
+        same = [t for t in done if t.params == trial.params]
+        repeated = repeated + 1 if same else 0
+        if same:
+            value = same[0].value
+            study.tell(trial, value, state=state.FAIL if value is None else state.COMPLETE)
+            continue
+        watch = _Watch(trial)
+        try:
+            value = tried(settings, watch)
+        except FieldwiseError as error:
+            trial.set_user_attr("error", str(error))
+            study.tell(trial, state=state.FAIL)
+            said(trial.number, settings, str(error))
+        except BaseException:
+            study.tell(trial, state=state.FAIL)
+            raise
+        else:
+            if watch.gave_up:
+                study.tell(trial, state=state.PRUNED)
+            else:
+                study.tell(trial, value)
+            said(trial.number, settings, f"{value:.4f}" + (", given up" if watch.gave_up else ""))
+
+
+class _Watch:
+    """Told of every epoch; gives up a trial that is behind the others."""
+
+    def __init__(self, trial: optuna.Trial) -> None:
+        self._trial, self._n, self.gave_up = trial, 0, False
+
+    def __call__(self, record: dict[str, Any]) -> bool:
+        if "loss" in record:
+            self._n += 1
+            self._trial.report(record["loss"], self._n)
+            self.gave_up = self._trial.should_prune()
+        return self.gave_up
+
+
+def tune_table(
+    data: Any,
+    out: str | Path,
+    *,
+    trials: int = 30,
+    jobs: int = 1,
+    time_limit: float | None = None,
+    split: str = "random",
+    validation: float | None = None,
+    seed: int = 0,
+    reading: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    running: Running | None = None,
+    say: Callable[[str], None] = lambda words: None,
+) -> dict[str, Any]:
+    """Search the settings of our model on a table or a store; `out` is the TOML file to write, with
+    the options of `config` in it too.
+
+    Beside it `OUT.search` keeps the encoded table, the study and pictures of the search. Where it
+    is there already, the search goes on. `jobs` processes try settings side by side; `time_limit`
+    is in minutes.
+    """
+    if trials < 1 or jobs < 1:
+        raise SettingError(f"trials={trials} and jobs={jobs} must be at least 1")
+    _optuna()
+    running = running or Running()
+    out = Path(out)
+    folder = out.with_name(f"{out.name}.search")
+    store = _store(data, folder, dict(reading or {}), running)
+    study = open_study(folder / "study.db", "fieldwise", seed, START)
+    before = len(finished(study))
+    if before:
+        say(f"{before} trials are here already, in {folder}")
+    deadline = time.time() + 60 * time_limit if time_limit else float("inf")
+    task = (str(store.path), str(folder / "study.db"), trials, deadline, split, validation, seed)
+    cores = running.n_jobs or os.cpu_count() or 1
+    if jobs == 1:
+        _work(*task, running, say)
+    else:
+        quiet = replace(running, n_jobs=max(1, cores // jobs), show=False, callbacks=())
+        spawn = multiprocessing.get_context("spawn")
+        workers = [spawn.Process(target=_work, args=(*task, quiet, None, k)) for k in range(jobs)]
+        _run_all(workers, study, trials, say)
+    options = {**(config or {}), "split": split, "validation": validation}
+    return _chosen(study, out, folder, options)
+
+
+def _store(data: Any, folder: Path, reading: dict[str, Any], running: Running) -> Store:
+    """The encoded table of the search, from before or now."""
+    if isinstance(data, (str, Path)) and (Path(data) / "header.json").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        return Store(data)
+    about = json.dumps({"data": str(data), **reading}, sort_keys=True, default=str)
+    identity = folder / "about.json"
+    if identity.is_file() and identity.read_text() != about:
+        raise SettingError(
+            f"{folder} is a search on another table or with other options; "
+            "choose another --out or delete it"
+        )
+    if identity.is_file() and (folder / "store" / "header.json").is_file():
+        return Store(folder / "store")
+    from .data.encoding import encode
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        store = encode(data, folder / "store", overwrite=True, show=running.show, **reading)
+    except FieldwiseError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    write_atomically(identity, about.encode())
+    return store
+
+
+def _suggest(trial: optuna.Trial) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        name: trial.suggest_float(name, *bounds, log=True) for name, bounds in SPACE.items()
+    }
+    return {**found, "rank": trial.suggest_int("rank", *RANKS, log=True)}
+
+
+def _work(
+    store: str,
+    file: str,
+    trials: int,
+    deadline: float,
+    split: str,
+    validation: float | None,
+    seed: int,
+    running: Running,
+    said: Callable[[str], None] | None,
+    worker: int = 0,
+) -> None:
+    """One process's share of a search."""
+    opened = Store(store)
+    study = open_study(Path(file), "fieldwise", seed + worker, shared=said is None)
+
+    def tried(settings: dict[str, Any], report: Report) -> float:
+        rank = settings.pop("rank")
+        training = TrainSettings(**settings, seed=seed)
+        run = replace(running, callbacks=[*running.callbacks, report])
+        options: dict[str, Any] = {"split": split, "validation": validation, "rank": rank}
+        model = fit_store(opened, settings=training, running=run, **options)
+        settings["rank"] = rank
+        return model.metrics["loss"]
+
+    def tell(number: int, settings: dict[str, Any], words: str) -> None:
+        if said is not None:
+            shown = ", ".join(f"{k} {v:.3g}" for k, v in settings.items())
+            said(f"trial {number + 1} of {trials}: loss {words} ({shown})")
+
+    search(study, _suggest, tried, trials, lambda: time.time() > deadline, tell)
+
+
+def _run_all(
+    workers: Sequence[Any], study: optuna.Study, trials: int, said: Callable[[str], None]
+) -> None:
+    """Wait for all, and tell how far they are."""
+    for worker in workers:
+        worker.start()
+    told = len(finished(study))
+    try:
+        while any(worker.is_alive() for worker in workers):
+            time.sleep(0.5)
+            now = finished(study)
+            if len(now) > told:
+                told = len(now)
+                best = min((t.value for t in now if t.value is not None), default=float("nan"))
+                said(f"{told} of {trials} trials, best loss {best:.4f}")
+    except BaseException:
+        for worker in workers:
+            worker.terminate()
+        raise
+    finally:
+        for worker in workers:
+            worker.join()
+
+
+def _chosen(
+    study: optuna.Study, out: Path, folder: Path, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write the best settings, and draw the search."""
+    ended = finished(study)
+    if not any(t.value is not None for t in ended):
+        errors = [t.user_attrs["error"] for t in ended if "error" in t.user_attrs]
+        raise SettingError(f"no trial came to an end{': ' + errors[0] if errors else ''}")
+    best = {**study.best_trial.params}
+    lines = [
+        f"# The best of {len(ended)} trials: validation loss {study.best_value:.6f}",
+        "# fieldwise train DATA --config this file --out MODEL",
+    ]
+    lines += [f"{k} = {_toml(v)}" for k, v in {**options, **best}.items() if v is not None]
+    write_atomically(out, ("\n".join(lines) + "\n").encode())
+    draw_search(study, folder)
+    return {**best, "loss": study.best_value, "trials": len(ended)}
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(value)  # of strings, numbers and lists of them TOML is JSON
+
+
+def draw_search(study: optuna.Study, folder: Path) -> list[Path]:
+    """Pictures of a search: its course, the loss over each setting, and what mattered."""
+    _optuna()
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        return []
+    mpl.use("Agg")
+    from matplotlib import pyplot
+    from optuna.visualization import matplotlib as plots
+
+    out = []
+    with warnings.catch_warnings(), mpl.rc_context({"figure.figsize": (10, 4)}):
+        warnings.simplefilter("ignore")
+        for name, plot in (
+            ("history", plots.plot_optimization_history),
+            ("settings", plots.plot_slice),
+            ("importance", plots.plot_param_importances),
+        ):
+            try:
+                plot(study)
+            except (RuntimeError, ValueError):
+                continue  # importance needs trials that differ
+            path = folder / f"{name}.png"
+            pyplot.gcf().savefig(path, dpi=120, bbox_inches="tight")
+            pyplot.close("all")
+            out.append(path)
+    return out
