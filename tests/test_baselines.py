@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import partial
 from itertools import combinations
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from fieldwise.baselines import FFM, FM, IPNN, LLFM, LR, OPNN, BaselineEngine, DeepFM
+from fieldwise.baselines import FFM, FM, IPNN, LLFM, LR, OPNN, BaselineEngine, DeepFM, RaFM
+from fieldwise.baselines.deep import Dropout
 from fieldwise.data.shuffle import Rows
 from fieldwise.engines import StepSettings, host
 from fieldwise.errors import SettingError
@@ -29,7 +31,9 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+SEEN = np.array([1, 9, 3, 2, 5, 1, 2, 3, 4, 5, 6, 7, 2, 3, 9, 1, 1, 4, 8])  # times, by category
 METHODS = {
+    "RaFM": partial(RaFM, counts=SEEN, ranks=(2, 3, 4)),
     "LR": LR,
     "FM": partial(FM, rank=3),
     "FFM": partial(FFM, rank=2),
@@ -40,13 +44,24 @@ METHODS = {
 }
 
 
-def taken(width, n=6, seed=0):
-    return torch.from_numpy(np.random.default_rng(seed).normal(size=(n, 4, width)))
+def drawn(width, n=6, seed=0):
+    """A table, and the row numbers of samples."""
+    random = np.random.default_rng(seed)
+    table = random.normal(size=(LAYOUT.n_rows + LAYOUT.n_fields, width))
+    codes = np.stack([random.integers(0, d, n) for d in LAYOUT.sizes], axis=1)
+    return torch.from_numpy(table), torch.from_numpy(LAYOUT.rows(codes))
 
 
-def by_loops(name, module, rows):
+def by_loops(name, module, rows, numbers):
     """One sample's score, one product at a time."""
     m = len(rows)
+    if name == "RaFM":
+        starts, z = (1, 3, 6, 10), sum(float(r[0]) for r in rows)
+        for i, j in combinations(range(m), 2):
+            k = max(k for k in range(3) if k == 0 or min(SEEN[numbers[[i, j]]]) >= (2, 3, 4)[k])
+            part = slice(starts[k], starts[k + 1])
+            z += rows[i][part] @ rows[j][part]
+        return z
     if name == "LR":
         return sum(float(rows[j][0]) for j in range(m))
     if name == "FM":
@@ -62,27 +77,66 @@ def by_loops(name, module, rows):
         parts = [row.reshape(3, -1) for row in rows]
         lengths = module.lengths.detach().numpy()
         near = [2 * sum(p[a][0] for p in parts) - lengths[a] for a in range(3)]
-        local = [by_loops("FM", module, [p[a][1:] for p in parts]) for a in range(3)]
+        local = [by_loops("FM", module, [p[a][1:] for p in parts], numbers) for a in range(3)]
         return np.exp(near) @ local / np.exp(near).sum()
     if name == "DeepFM":
         flat = np.concatenate([row[1:] for row in rows])
         deep = module.layers(torch.from_numpy(flat)).item()
-        return by_loops("FM", module, rows) + deep
+        return by_loops("FM", module, rows, numbers) + deep
+    v = [row[1:] for row in rows]
     if name == "IPNN":
-        products = [rows[i] @ rows[j] for i, j in combinations(range(m), 2)]
+        products = [v[i] @ v[j] for i, j in combinations(range(m), 2)]
     else:
-        s = sum(rows)
+        s = sum(v)
         products = [a * b for a in s for b in s]
-    return module.layers(torch.from_numpy(np.concatenate([*rows, products]))).item()
+    deep = module.layers(torch.from_numpy(np.concatenate([*v, products]))).item()
+    return sum(float(r[0]) for r in rows) + deep
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_scores_are_the_nested_loops(name):
     module = METHODS[name](LAYOUT).double().eval()
-    x = taken(module.width)
-    found = module(x).detach().numpy()
-    wanted = [by_loops(name, module, list(sample.numpy())) for sample in x]
+    table, rows = drawn(module.width)
+    brought = module.expand(table, torch.arange(len(table)))[rows]
+    found = module(brought).detach().numpy()
+    found = found if found.ndim == 1 else found[:, -1]
+    x = table.numpy()
+    wanted = [by_loops(name, module, list(x[sample]), sample) for sample in rows.numpy()]
     np.testing.assert_allclose(found, wanted, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["FM", "FFM", "RaFM", "LLFM"])
+def test_slopes_written_by_hand_are_those_of_differences(name):
+    module = METHODS[name](LAYOUT).double()
+    table, rows = drawn(module.width, n=3)
+    numbers = torch.arange(len(table))
+    table.requires_grad_()
+    assert torch.autograd.gradcheck(lambda t: module(module.expand(t, numbers)[rows]), (table,))
+
+
+def test_lower_levels_of_rafm_are_trained_towards_the_higher():
+    """Of three levels, each is pulled to the next, and none pulls the next to itself."""
+    module = METHODS["RaFM"](LAYOUT)
+    scores = torch.tensor([[1.0, 3.0, 4.0]], requires_grad=True)
+    aside = module.aside(scores)
+    assert aside.item() == 4 + 1
+    (slope,) = torch.autograd.grad(aside.sum(), scores)
+    assert slope.tolist() == [[-4.0, -2.0, 0.0]]
+    # The score of level 1 alone is an FM of the first rank; the last is the score.
+    table, rows = drawn(module.width)
+    levels = module.double()(module.expand(table, torch.arange(len(table)))[rows])
+    first = FM(LAYOUT, rank=2)(table[rows][:, :, :3])
+    np.testing.assert_allclose(levels[:, 0], first)
+
+
+def test_dropout_drops_its_share_and_keeps_the_mean():
+    layer = Dropout(0.3)
+    torch.manual_seed(0)
+    found = layer(torch.ones(400, 501))
+    assert float((found == 0).float().mean()) == pytest.approx(77 / 256, abs=0.005)
+    assert float(found.mean()) == pytest.approx(1, abs=0.01)
+    assert torch.equal(layer.eval()(torch.ones(3)), torch.ones(3))
+    assert torch.equal(Dropout(0.0)(torch.ones(3)), torch.ones(3))
 
 
 def data(n=50, seed=0):
@@ -110,9 +164,12 @@ def test_steps_are_those_of_torchs_adagrad(name):
     for low in range(0, 50, 16):
         part = slice(low, low + 16)
         w = torch.from_numpy(weight[part, 0].astype(np.float32))
-        z = twin(table[rows[part]]) - 0.3
+        found = twin(twin.expand(table, torch.arange(len(table)))[rows[part]])
+        z = (found if found.dim() == 1 else found[:, -1]) - 0.3
         target = torch.from_numpy(y[part, 0].astype(np.float32))
         loss = torch.nn.functional.binary_cross_entropy_with_logits(z, target, reduction="none")
+        if name == "RaFM":
+            loss = loss + sum((found[:, k] - found[:, k + 1].detach()) ** 2 for k in range(2))
         optimiser.zero_grad()
         ((w * loss).sum() / w.sum()).backward()
         optimiser.step()
@@ -188,7 +245,10 @@ def in_field_pairs(codes, random):
 def fit(task, method, **settings):
     about, best = problem(task)
     chosen = {"learning_rate": 0.1, "weight_decay": 1e-5, "epochs": 20, "patience": 4, **settings}
-    engine = partial(BaselineEngine, make=METHODS[method])
+    make = METHODS[method]
+    if method == "RaFM":  # of another table, and of two levels
+        make = partial(RaFM, counts=np.arange(18) % 2 + 2, ranks=(2, 3))
+    engine = partial(BaselineEngine, make=make)
     found = train(about, TrainSettings(**chosen), Running(engine=engine))
     return found.metrics["logloss"] - best
 
@@ -199,6 +259,7 @@ def fit(task, method, **settings):
         (additive, "LR"),
         (in_pairs, "FM"),
         (in_pairs, "LLFM"),
+        (in_pairs, "RaFM"),
         (in_field_pairs, "FFM"),
         (in_pairs, "DeepFM"),
         (in_pairs, "IPNN"),
@@ -252,6 +313,18 @@ def test_a_run_that_is_resumed_gives_the_same_bits(tmp_path):
     other = partial(BaselineEngine, make=METHODS["FM"])
     with pytest.raises(SettingError, match="a checkpoint of another run: engine was 'DeepFM"):
         train(about, settings, Running(engine=other, checkpoint=tmp_path / "c", resume=True))
+
+
+@pytest.mark.parametrize("name", ["FFM", "RaFM", "DeepFM"])
+def test_an_engine_goes_through_a_pickle(name):
+    codes, y, _ = data()
+    engine = BaselineEngine(LAYOUT, StepSettings(batch_size=16), make=METHODS[name])
+    engine.initialise(0, 0.1)
+    engine.run(codes, None, y, None)
+    engine.set_means(np.ones(LAYOUT.n_rows))
+    codes[0] = -1
+    again = pickle.loads(pickle.dumps(engine))
+    assert np.array_equal(again.scores(codes, None), engine.scores(codes, None))
 
 
 def test_more_classes_are_refused():

@@ -22,7 +22,7 @@ ROWS = [
     {"engines", "data", "checkpoint"},
     {"explain", "state", "targets", "train"},
     {"model"},
-    {"estimators", "fitting", "predicting", "baselines", "compress"},
+    {"_estimator", "estimators", "fitting", "predicting", "baselines", "compress"},
     {"tune", "report", "serve", "distributed", "export"},
     {"compare", "demo"},
     {"cli"},

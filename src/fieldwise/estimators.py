@@ -8,18 +8,17 @@ from dataclasses import fields as dataclass_fields
 from typing import Any
 
 import numpy as np
-import polars as pl
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from ._estimator import ClassEstimator, TableEstimator
 from .data.encoder import FieldEncoder
 from .data.schema import Target
 from .data.shuffle import Rows
 from .data.vocabulary import Vocabulary
 from .errors import DataError, SettingError
 from .layout import Layout
-from .losses import LOSSES, check_target, sigmoid, softmax
+from .losses import LOSSES, check_target
 from .model import FieldwiseModel
 from .objective import Head, Objective
 from .train import (
@@ -34,9 +33,7 @@ from .train import (
 
 __all__ = ["FieldwiseClassifier", "FieldwiseRegressor", "grown"]
 
-FEWEST_HELD_OUT = 100  # rows; with fewer there is nothing to stop early on
 EPOCHS_UNJUDGED = 10  # without validation rows
-ENCODER_NAMES = ("kinds", "drop", "min_count", "unseen", "n_bins", "fields")
 
 
 PARAMETERS = """
@@ -80,7 +77,7 @@ n_features_in_, feature_names_in_, history_
 """
 
 
-class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
+class _FieldwiseEstimator(TableEstimator):
     """What classifier and regressor share. Subclasses say what y means."""
 
     def __init__(
@@ -154,16 +151,8 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    _encoder: FieldEncoder
     _fit_kept: Fit
     _layout: Layout
-
-    def _targets(self, y: Any, *, reset: bool) -> np.ndarray:
-        """y as numbers, (n, targets); `reset` learns what they mean."""
-        raise NotImplementedError
-
-    def _heads(self) -> tuple[Head, ...]:
-        raise NotImplementedError
 
     def _named_targets(self) -> tuple[Target, ...]:
         raise NotImplementedError
@@ -187,15 +176,9 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
             codes, values = self._encoder.fit_codes(X)
         self._take_names()
         rows = Rows(codes=codes, values=values, target=target, weight=weight)
-        parts: dict[str, Any] = {}
-        if eval_set is not None:
-            parts["validation"] = self._judge(*eval_set)
-        else:
-            held_out = self._hold_out(target, weight)
-            if held_out is None:
-                settings = replace(settings, epochs=min(settings.epochs, EPOCHS_UNJUDGED))
-            else:
-                parts = {"only": ~held_out, "held_out": held_out}
+        parts = self._parts(target, weight, eval_set)
+        if not parts:
+            settings = replace(settings, epochs=min(settings.epochs, EPOCHS_UNJUDGED))
         self._train(rows, settings, going_on=going_on, **parts)
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> None:
@@ -211,74 +194,9 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
         self._train(rows, settings, going_on=going_on)
 
     def _settings(self) -> TrainSettings:
-        if not 0 < self.validation_fraction < 1:
-            raise SettingError(
-                f"validation_fraction={self.validation_fraction} must lie between 0 and 1"
-            )
         names = {f.name for f in dataclass_fields(TrainSettings)}
         shared = {k: v for k, v in self.get_params(deep=False).items() if k in names}
         return TrainSettings(**shared, seed=int(self.random_state or 0))
-
-    def _encoder_settings(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ENCODER_NAMES}
-
-    def _checked(
-        self, X: Any, y: Any, sample_weight: Any, n_trials: Any, *, reset: bool
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """The targets as numbers, and the weights."""
-        if y is None:
-            raise ValueError("requires y to be passed, but the target y is None")
-        if isinstance(y, (pl.Series, pl.DataFrame)):
-            y = y.to_numpy()
-        if n_trials is not None:
-            target, trials = self._shares(y, n_trials, reset=reset)
-        else:
-            target, trials = self._targets(y, reset=reset), None
-        rows = getattr(X, "shape", (None,))[0]
-        if rows is not None and rows != len(target):
-            raise DataError(
-                f"Found input variables with inconsistent numbers of samples: "
-                f"X has {rows} rows and y {len(target)}"
-            )
-        weight = trials
-        if sample_weight is not None:
-            weight = _check_sample_weight(sample_weight, target, ensure_non_negative=True)
-            weight = weight.astype(np.float64) * (1 if trials is None else trials)
-        return target, weight
-
-    def _shares(self, y: Any, n_trials: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        raise SettingError("n_trials goes with a classifier of two classes")
-
-    def _judge(self, X: Any, y: Any) -> Rows:
-        target, _ = self._checked(X, y, None, None, reset=False)
-        codes, values = self._encoder.codes(X)
-        return Rows(codes=codes, values=values, target=target)
-
-    def _hold_out(self, target: np.ndarray, weight: np.ndarray | None) -> np.ndarray | None:
-        """Rows for early stopping; None where they would be too few, or a class only among them."""
-        n = len(target)
-        wanted = int(n * self.validation_fraction)
-        if wanted < FEWEST_HELD_OUT:
-            return None
-        key = np.random.SeedSequence([int(self.random_state or 0), 202])
-        order = np.argsort(np.random.Philox(key).random_raw(n), kind="stable")
-        held_out = np.zeros(n, dtype=bool)
-        held_out[order[:wanted]] = True
-        kept = ~held_out if weight is None else ~held_out & (weight > 0)
-        for k, head in enumerate(self._heads()):
-            if head.loss in ("logistic", "softmax") and not np.array_equal(
-                np.unique(target[kept, k] > 0.5 if head.size == 1 else target[kept, k]),
-                np.unique(target[:, k] > 0.5 if head.size == 1 else target[:, k]),
-            ):
-                return None
-        return held_out
-
-    def _take_names(self) -> None:
-        self.n_features_in_ = self._encoder.n_features_in_
-        if hasattr(self._encoder, "feature_names_in_"):
-            self.feature_names_in_ = self._encoder.feature_names_in_
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
 
     def _train(self, rows: Rows, settings: TrainSettings, *, going_on: bool, **parts: Any) -> None:
         words = self._encoder.vocabulary_
@@ -344,15 +262,8 @@ class _FieldwiseEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.model_.field_scores_of(*self._encoder.codes(X), self.n_jobs)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.categorical = True
-        tags.input_tags.string = True
-        tags.input_tags.allow_nan = True
-        return tags
 
-
-class FieldwiseClassifier(ClassifierMixin, _FieldwiseEstimator):  # type: ignore[misc]
+class FieldwiseClassifier(ClassEstimator, _FieldwiseEstimator):
     __doc__ = f"""Field-wise learning of classes: a model over the other fields for every category.
 
 y holds two classes or more, of any kind; or is a matrix of 0 and 1, a column a label.
@@ -386,76 +297,15 @@ classes_ : the classes, sorted.
         self._partial_fit(X, y, sample_weight, reset=False)
         return self
 
-    def _some(self, classes: np.ndarray) -> np.ndarray:
-        if len(classes) < 2:
-            raise DataError(f"y has {len(classes)} class; a classifier needs two or more")
-        return classes
-
-    def _targets(self, y: Any, *, reset: bool) -> np.ndarray:
-        y = np.asarray(y)
-        if y.ndim == 2 and y.shape[1] > 1:
-            return self._labels(y, reset=reset)
-        y = column_or_1d(y, warn=True)
-        if y.dtype.kind == "f" and not np.isfinite(y).all():
-            raise DataError("Input y contains NaN or infinity")
-        check_classification_targets(y)
-        if reset:
-            self._n_labels = 1
-            self.classes_ = self._some(np.unique(y))
-        unknown = ~np.isin(y, self.classes_)
-        if unknown.any():
-            raise DataError(
-                f"y holds {y[unknown].tolist()[0]!r}, which is not one of {self.classes_}"
-            )
-        return np.searchsorted(self.classes_, y).astype(np.float64)[:, None]
-
-    def _labels(self, y: np.ndarray, *, reset: bool) -> np.ndarray:
-        if not np.isin(y, (0, 1)).all():
-            raise DataError("y has several columns; each must hold 0 and 1 alone")
-        if reset:
-            self._n_labels = y.shape[1]
-            self.classes_ = np.array([0, 1])
-        return y.astype(np.float64)
-
-    def _shares(self, y: Any, n_trials: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        y, trials = (np.asarray(a, dtype=np.float64).reshape(-1) for a in (y, n_trials))
-        if len(y) != len(trials):
-            raise DataError(f"y has {len(y)} rows and n_trials {len(trials)}")
-        wrong = ~(np.isfinite(y) & np.isfinite(trials) & (y >= 0) & (y <= trials))
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise DataError(
-                f"row {row}: {y[row]:g} successes of {trials[row]:g} trials; there must be at "
-                "least 0 and at most all"
-            )
-        if reset:
-            self._n_labels, self.classes_ = 1, np.array([0, 1])
-        return (y / np.maximum(trials, 1e-300))[:, None], trials
-
     def _heads(self) -> tuple[Head, ...]:
         if self.loss not in (None, "logistic", "softmax"):
             raise SettingError(f"loss={self.loss!r} does not fit classes; leave it out")
-        k = len(self.classes_)
-        return (Head("softmax", k),) if k > 2 else (Head(),) * self._n_labels
+        return super()._heads()
 
     def _named_targets(self) -> tuple[Target, ...]:
         classes = tuple(str(c) for c in self.classes_.tolist())
         names = self._target_names(self._n_labels)
         return tuple(Target(column=name, dtype="string", classes=classes) for name in names)
-
-    def decision_function(self, X: Any) -> np.ndarray:
-        """The log-odds of the second class, (n,), or a score for every class or label, (n, K)"""
-        z = self._scores(X)
-        return z[:, 0] if z.shape[1] == 1 else z
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """(n, classes), or the chance of every label, (n, labels)"""
-        z = self._scores(X)
-        if self._n_labels > 1:
-            return sigmoid(z)
-        if z.shape[1] > 1:
-            return softmax(z)
-        return np.stack([1 - sigmoid(z[:, 0]), sigmoid(z[:, 0])], axis=1)
 
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest class; of a vote the one most fields choose, and of equals the likelier."""

@@ -10,6 +10,7 @@ _WHERE = {
     "LR": ".factorisation",
     "OPNN": ".deep",
     "Baseline": ".engine",
+    "BaselineClassifier": ".classifier",
     "BaselineEngine": ".engine",
     "DeepFM": ".deep",
     "RaFM": ".factorisation",

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits as logistic
 from torch.nn.functional import embedding
 
-from ..engines import StepSettings
+from ..engines import StepSettings, fill, host
 from ..errors import SettingError
 from ..layout import Layout
 from ..maths import EPSILON, category_shares
@@ -72,6 +72,7 @@ class BaselineEngine:
         self.offsets = np.zeros(1) if offsets is None else offsets
         self.device = torch.device(device)
         self.n_steps = 0
+        self._make = make
         self.module = make(layout).to(self.device)
         self._dense = list(self.module.parameters())
         self.name = f"{type(self.module).__name__}, {self.module.width} floats a category"
@@ -89,6 +90,17 @@ class BaselineEngine:
         self.totals = torch.zeros(2, dtype=torch.float64, device=self.device)
         self._owner = torch.tensor(layout.slot_owner, device=self.device)
         self._first = torch.tensor(layout.offsets[layout.slot_owner], device=self.device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles: what it was made of, and the weights."""
+        about = {k: getattr(self, k) for k in ("layout", "settings", "objective", "offsets")}
+        about |= {"make": self._make, "device": str(self.device)}
+        return {"about": about, "table": host(self.table), "state": host(self.state)}
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        self.__init__(**kept["about"])  # type: ignore[misc]
+        fill(self.table, kept["table"])
+        fill(self.state, kept["state"])
 
     def _views(self, flat: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
         """The embedding (rows, width) and every dense weight, as parts of the one column."""

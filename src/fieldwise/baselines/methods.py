@@ -70,7 +70,7 @@ class Method:
         if self.package and find_spec(self.package) is None:
             return str(MissingExtra(self.package, self.extra))
         if self.in_pairs and n_fields < 2:
-            return "learns from pairs of fields, and the table has one field"
+            return "learns from pairs of fields, and the table has one (n_features = 1)"
         if n_classes > 2 and not self.many_classes:
             return f"learns two classes, and the target has {n_classes}"
         return ""
@@ -189,7 +189,7 @@ def _torch(name: str, start: Mapping[str, Any], **grid: Sequence[Any]) -> Method
     start = {"learning_rate": 0.1, "weight_decay": 1e-6, **start}
     steps = {"learning_rate": RATES, "weight_decay": DECAYS}
     about: dict[str, Any] = {"package": "torch", "extra": "baselines"}
-    about["in_pairs"] = name not in ("LR", "DeepFM", "OPNN", "IPNN")
+    about["in_pairs"] = name != "LR"
     fit = partial(_fit_torch, name)
     return Method(name=name, fit=fit, grid={**steps, **grid}, start=start, **about)
 
