@@ -146,6 +146,7 @@ class BaselineClassifier(ClassEstimator):
             rows=Rows(codes=codes, values=values, target=target, weight=weight),
             counts=words.counts(),
             valued=words.schema.valued,
+            ordered=words.schema.ordered,
             objective=objective,
             **self._parts(target, weight, eval_set),
         )
@@ -163,7 +164,8 @@ class BaselineClassifier(ClassEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest class."""
-        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+        chosen = np.argmax(self.predict_proba(X), axis=1)
+        return self.classes_[chosen]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

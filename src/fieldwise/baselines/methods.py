@@ -28,6 +28,7 @@ DECAYS = tuple(10.0**-k for k in range(3, 9))
 DROPOUTS = (0.1, 0.3, 0.5, 0.7)
 BASES = (1.2, 1.4, 1.6, 1.8, 2.0, 3.0, 4.0)
 OURS = "fieldwise"
+BINARY = "Only binary classification is supported."  # scikit-learn's words
 
 
 class Scorer(Protocol):
@@ -72,7 +73,7 @@ class Method:
         if self.in_pairs and n_fields < 2:
             return "learns from pairs of fields, and the table has one (n_features = 1)"
         if n_classes > 2 and not self.many_classes:
-            return f"learns two classes, and the target has {n_classes}"
+            return f"learns two classes, and the target has {n_classes}: {BINARY}"
         return ""
 
 

@@ -1,7 +1,8 @@
 """Boosted trees over the same codes: LightGBM (the paper's GBDT), CatBoost, and scikit-learn's.
 
 Every field is a categorical feature, every slot of a list one of its own; a linear field is a
-number. Trees are added until the rows to judge by have seen no gain for a while.
+number, and so is the number of a bin. Trees are added until the rows to judge by have seen no gain
+for a while.
 """
 
 from __future__ import annotations
@@ -49,16 +50,18 @@ class Features:
         sizes = np.asarray(layout.sizes)[layout.slot_owner]
         valued = np.isin(np.arange(layout.n_slots), problem.valued)
         self.is_number = valued & (sizes == 1)
+        self._is_ordered = np.isin(np.arange(layout.n_slots), problem.ordered)
         self._groups = None if most is None else _groups(problem, most)
 
     @property
     def categorical(self) -> list[int]:
-        return np.flatnonzero(~self.is_number).tolist()
+        return np.flatnonzero(~self.is_number & ~self._is_ordered).tolist()
 
     def __call__(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray:
         found = np.where(codes < 0, np.nan, codes).astype(np.float32)
         if self._groups is not None:
-            for s, group in enumerate(self._groups):
+            for s in self.categorical:
+                group = self._groups[s]
                 found[:, s] = np.where(codes[:, s] < 0, np.nan, group[codes[:, s]])
         if values is not None:
             found[:, self.is_number] = values[:, self.is_number]
@@ -129,6 +132,7 @@ def fit_lightgbm(
     # Bins enough for every category; the pool keeps trees of many leaves within memory.
     fixed: dict[str, Any] = {"max_bin": 8192, "histogram_pool_size": 2048, "verbosity": -1}
     fixed |= {"deterministic": True, "force_row_wise": True}
+    fixed["min_data_per_group"] = max(1, min(100, len(parts.y) // 100))  # 100 of 300 is too many
     fixed |= {"num_threads": n_jobs or 0, "seed": seed}
     if parts.n_classes > 2:
         fixed |= {"objective": "multiclass", "num_class": parts.n_classes}

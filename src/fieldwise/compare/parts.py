@@ -113,6 +113,7 @@ def parted(
         only=masks[0],
         held_out=masks[1],
         valued=schema.valued,
+        ordered=schema.ordered,
         objective=objective,
     )
     about = {

@@ -254,6 +254,13 @@ class Schema:
         pairs = zip(self.fields, places, strict=True)
         return [s for f, place in pairs if f.is_linear or f.is_list for s in place]
 
+    @cached_property
+    def ordered(self) -> list[int]:
+        """Positions of the slots whose codes rise with a number: those of binned fields."""
+        places = slot_positions(self.slots)
+        pairs = zip(self.fields, places, strict=True)
+        return [s for f, place in pairs if f.is_binned for s in place]
+
     def with_fields(self, **changes: Any) -> Schema:
         """The same settings changed in every field."""
         check_settings(changes)
