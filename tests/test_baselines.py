@@ -315,6 +315,41 @@ def test_a_run_that_is_resumed_gives_the_same_bits(tmp_path):
         train(about, settings, Running(engine=other, checkpoint=tmp_path / "c", resume=True))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", METHODS)
+def test_a_gpu_takes_the_same_steps(name):
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU here")
+    codes, y, random = data()
+    weight, found = random.random((50, 1)), []
+    for device in ("cpu", "cuda"):
+        settings = StepSettings(learning_rate=0.05, weight_decay=1e-3, batch_size=16)
+        engine = BaselineEngine(LAYOUT, settings, make=METHODS[name], device=device)
+        engine.initialise(1, 0.1)
+        engine.state.fill_(1e-3)
+        engine.run(codes, None, y, weight)
+        engine.set_means(SEEN)
+        found.append((host(engine.table), engine.scores(codes, None), host(engine.totals)))
+    for cpu, gpu in zip(*found, strict=True):
+        np.testing.assert_allclose(gpu, cpu, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_a_gpu_drops_and_resumes_alike():
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU here")
+    codes, y, _ = data()
+    make = partial(DeepFM, rank=3, dropout=0.5)
+    tables = []
+    for _ in range(2):
+        engine = BaselineEngine(LAYOUT, StepSettings(batch_size=16), make=make, device="cuda")
+        engine.initialise(1, 0.1)
+        engine.state.fill_(1e-3)
+        engine.run(codes, None, y, None)
+        tables.append(host(engine.table))
+    np.testing.assert_allclose(tables[0], tables[1], rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["FFM", "RaFM", "DeepFM"])
 def test_an_engine_goes_through_a_pickle(name):
     codes, y, _ = data()

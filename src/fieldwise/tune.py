@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import random
 import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +36,11 @@ SPACE: dict[str, tuple[float, float]] = {
     "penalty": (1e-8, 1e-3),
 }
 RANKS = (2, 64)
-REPEATS = 100  # of settings tried before, in a row, after which there may be no others
 START = {"learning_rate": 0.15, "weight_decay": 1e-5, "penalty": 1e-5, "rank": 32}
 
 Report = Callable[[dict[str, Any]], bool]  # told of every epoch; True: it is not worth going on
+Grid = Mapping[str, Sequence[Any]]
+Space = Grid | Callable[[Any], dict[str, Any]]
 Tried = Callable[[dict[str, Any], Report], float]  # the validation loss of settings
 
 
@@ -75,7 +78,7 @@ def open_study(
         sampler = optuna.samplers.TPESampler(
             seed=seed, multivariate=True, constant_liar=shared, n_startup_trials=8
         )
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=1)
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2)
     study: Any = optuna.create_study(
         storage=storage, study_name=name, sampler=sampler, pruner=pruner, load_if_exists=True
     )
@@ -100,26 +103,28 @@ def finished(study: optuna.Study) -> list[Any]:
 
 def search(
     study: optuna.Study,
-    suggest: Callable[[optuna.Trial], dict[str, Any]],
+    space: Space,
     tried: Tried,
     n_trials: int,
     is_over: Callable[[], bool] = lambda: False,
     said: Callable[[int, dict[str, Any], str], None] = lambda number, settings, words: None,
 ) -> None:
-    """Try settings until so many different ones were tried or `is_over`.
+    """Try settings until so many different ones were tried, there are no others, or `is_over`.
 
-    Settings that fail are a trial that failed; settings tried before cost nothing.
+    `space` draws settings for a trial, or holds the candidates of each. Settings that fail are a
+    trial that failed.
     """
     state = _optuna().trial.TrialState
-    repeated = 0
-    while len(done := finished(study)) < n_trials and not is_over() and repeated < REPEATS:
+    while len(done := finished(study)) < n_trials and not is_over():
         trial = study.ask()
-        settings = suggest(trial)
-        same = [t for t in done if t.params == trial.params]
-        repeated = repeated + 1 if same else 0
-        if same:
-            value = same[0].value
-            study.tell(trial, value, state=state.FAIL if value is None else state.COMPLETE)
+        settings = space(trial) if callable(space) else _of_grid(trial, space)
+        if any(t.params == trial.params for t in done):
+            study.tell(trial, state=state.FAIL)
+            other = None if callable(space) else _untried(space, [t.params for t in done])
+            if other is not None:
+                study.enqueue_trial(other)
+            elif not callable(space):
+                return
             continue
         watch = _Watch(trial)
         try:
@@ -137,6 +142,18 @@ def search(
             else:
                 study.tell(trial, value)
             said(trial.number, settings, f"{value:.4f}" + (", given up" if watch.gave_up else ""))
+
+
+def _of_grid(trial: optuna.Trial, grid: Grid) -> dict[str, Any]:
+    return {k: trial.suggest_categorical(k, list(v)) for k, v in grid.items()}
+
+
+def _untried(grid: Grid, done: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """One of the settings that were not tried yet, by chance; None where there are none."""
+    names = list(grid)
+    every = [dict(zip(names, values, strict=True)) for values in product(*grid.values())]
+    left = [settings for settings in every if settings not in done]
+    return random.Random(len(done)).choice(left) if left else None
 
 
 class _Watch:

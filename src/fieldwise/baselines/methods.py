@@ -231,11 +231,11 @@ _ALL = (
         rank=(10, 30, 60), dropout=DROPOUTS,
     ),
     _torch(
-        "IPNN", {"rank": 10, "dropout": 0.3},
+        "IPNN", {"rank": 10, "dropout": 0.3, "learning_rate": 0.01},
         rank=(10, 40), dropout=DROPOUTS,
     ),
     _torch(
-        "OPNN", {"rank": 10, "dropout": 0.3},
+        "OPNN", {"rank": 10, "dropout": 0.3, "learning_rate": 0.01},
         rank=(10, 40), dropout=DROPOUTS,
     ),
     Method(

@@ -28,6 +28,7 @@ from .results import Result, results_of
 __all__ = ["compare_table", "run_methods"]
 
 TRAINING = TrainSettings(epochs=40)
+WORTH_SAVING = 1_000_000  # rows to learn from: shorter fits are made anew after an interruption
 Say = Callable[[str], None]
 
 
@@ -198,9 +199,6 @@ class Work:
         deadline = self._deadline(method)
         half = deadline if self.plan.time_limit is None else deadline - 30 * self.plan.time_limit
 
-        def suggest(trial: Any) -> dict[str, Any]:
-            return {k: trial.suggest_categorical(k, list(v)) for k, v in method.grid.items()}
-
         def tried(settings: dict[str, Any], report: Report) -> float:
             # The first may take all the time there is: without one there is nothing to go by.
             limit = half if any(t.value is not None for t in finished(study)) else deadline
@@ -212,7 +210,7 @@ class Work:
         n_trials = min(self.plan.trials, int(np.prod([len(v) for v in method.grid.values()])))
         self.n_done += min(len(finished(study)), n_trials)
         try:
-            search(study, suggest, tried, n_trials, is_over)
+            search(study, method.grid, tried, n_trials, is_over)
         except OutOfTime:
             if not any(t.value is not None for t in finished(study)):
                 raise
@@ -221,8 +219,7 @@ class Work:
         if not good:
             errors = [t.user_attrs["error"] for t in ended if "error" in t.user_attrs]
             raise SettingError(errors[0] if errors else "no trial came to an end")
-        # The first of equals, and of as many as were asked for: more may be there from before.
-        best = min(good[:n_trials], key=lambda t: (t.value, t.number))
+        best = min(good, key=lambda t: (t.value, t.number))
         words = f"{len(ended)} of {n_trials} trials" if len(ended) < n_trials else ""
         return dict(best.params), words
 
@@ -260,7 +257,8 @@ class Work:
             return gave_up or late
 
         begun = time.perf_counter()
-        checkpoint = self.folder / "checkpoint" / file.stem
+        long = self.parts.about["rows"]["training"] >= WORTH_SAVING
+        checkpoint = self.folder / "checkpoint" / file.stem if long else None
         running = replace(
             self.running,
             callbacks=[*self.running.callbacks, watch],
@@ -269,7 +267,8 @@ class Work:
         )
         training = replace(self.plan.training, seed=seed)
         fitted = method.fit(self.parts.problem, settings, training, running)
-        shutil.rmtree(checkpoint, ignore_errors=True)
+        if checkpoint is not None:
+            shutil.rmtree(checkpoint, ignore_errors=True)
         if late:
             raise OutOfTime
         if fitted.was_stopped and not gave_up:
