@@ -14,7 +14,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 
 def test_the_readmes_python_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    pages = [ROOT / "README.md", ROOT / "docs" / "training.md", ROOT / "docs" / "tasks.md"]
+    names = ("training", "tasks", "comparing")
+    pages = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in names)]
     for page in pages:
         blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
         assert blocks
@@ -87,6 +88,20 @@ def test_the_gpus_figures_are_the_results():
     figures.append(f"{tables['frappe']['difference_of_half']:.1e}")
     figures.append(f"{tables['planted']['difference_of_half']:.1e}")
     assert [f for f in figures if f not in text] == []
+
+
+def test_the_comparisons_figures_are_the_results():
+    text = (ROOT / "docs" / "results.md").read_text()
+    found = results("compare")["tables"]
+    for table in found.values():
+        for row in table["methods"]:
+            assert row["status"] in ("ok", "out of time"), row
+            assert f"{row['logloss']:.4f}" in text
+            assert f"{row['parameters']:,}" in text
+    words = " ".join((ROOT / "docs" / "comparing.md").read_text().split())
+    speed = results("baselines")["epochs"]
+    assert f"takes {speed['FM']['times_as_fast']:.1f} times less" in words
+    assert f"FFM {speed['FFM']['times_as_fast']:.1f} times less" in words
 
 
 def test_the_tasks_figures_are_the_results():

@@ -32,6 +32,7 @@ ROWS = [
 
 def test_public_names() -> None:
     assert fieldwise.__all__ == [
+        "BaselineClassifier",
         "DataError",
         "Field",
         "FieldEncoder",

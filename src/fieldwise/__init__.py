@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ._lazy import lazily
 
 if TYPE_CHECKING:  # for type checkers and editors; the names themselves are imported when asked for
+    from .baselines.classifier import BaselineClassifier
     from .data import (
         Field,
         FieldEncoder,
@@ -44,6 +45,7 @@ _WHERE = {
     "SettingError": ".errors",
     "StoreError": ".errors",
     "TrainingError": ".errors",
+    "BaselineClassifier": ".baselines.classifier",
     "FieldwiseClassifier": ".estimators",
     "FieldwiseRegressor": ".estimators",
     "FieldwiseModel": ".model",
@@ -59,6 +61,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "BaselineClassifier",
     "DataError",
     "Field",
     "FieldEncoder",
