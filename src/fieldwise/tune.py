@@ -115,8 +115,14 @@ def search(
     trial that failed.
     """
     state = _optuna().trial.TrialState
-    while len(done := finished(study)) < n_trials and not is_over():
+    while len(finished(study)) < n_trials and not is_over():
         trial = study.ask()
+        others = study.get_trials(deepcopy=False, states=(state.RUNNING,))
+        done = finished(study)
+        before = [t for t in others if t.number < trial.number]  # of other processes
+        if len(done) + len(before) >= n_trials:
+            study.tell(trial, state=state.FAIL)
+            return
         settings = space(trial) if callable(space) else _of_grid(trial, space)
         if any(t.params == trial.params for t in done):
             study.tell(trial, state=state.FAIL)

@@ -99,9 +99,10 @@ def about(body: dict[str, Any]) -> list[str]:
     seeds = max((row.get("seeds", 0) for row in body["methods"]), default=0)
     if body.get("trials"):
         lines.append(
-            f"Settings: the best of up to {body['trials']} trials a method on the validation rows. "
-            f"Figures are means over {seeds} seeds, ± their standard deviation."
+            f"Settings: the best of up to {body['trials']} trials a method on the validation rows."
         )
+    if seeds > 1:
+        lines.append(f"Figures are means over {seeds} seeds, ± their standard deviation.")
     lines += body.get("remarks", [])
     return lines
 
@@ -139,7 +140,7 @@ def drawn(body: dict[str, Any]) -> bytes | None:
     if not rows:
         return None
     mpl.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     names = [row["name"] for row in rows]
     colours = ["#d1495b" if name == OURS else "#30638e" for name in names]
@@ -152,10 +153,13 @@ def drawn(body: dict[str, Any]) -> bytes | None:
     left.set_yticks(range(len(rows)), names)
     left.set_xlabel("test logloss, lower is better")
     left.grid(axis="x", alpha=0.3)
-    right.barh(range(len(rows)), [max(row["seconds"], 1e-3) for row in rows], color=colours)
+    seconds = [max(row["seconds"], 1e-3) for row in rows]
+    bars = right.barh(range(len(rows)), seconds, color=colours)
+    right.bar_label(bars, [duration(row["seconds"]) for row in rows], padding=4)
     right.set_xscale("log")
+    right.set_xlim(min(seconds) / 3, max(seconds) * 4)  # bars that can be told apart, and labels
+    right.xaxis.set_minor_formatter(ticker.NullFormatter())
     right.set_xlabel("training, seconds")
-    right.grid(axis="x", alpha=0.3)
     figure.tight_layout()
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=130)

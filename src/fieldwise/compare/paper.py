@@ -145,7 +145,8 @@ def reproduce(
     remarks = checks(name, store)
     for line in remarks:
         say(line)
-    body = results_of(run_methods(parts, folder, plan, running, say), parts, {"data": str(data)})
+    results = run_methods(parts, folder, plan, running, say)
+    body = results_of(results, parts, {"data": f"{name}, {Path(data).name}"})
     body["remarks"] = remarks
     for row in body["methods"]:
         row["published"] = PUBLISHED[name][row["name"]]

@@ -6,10 +6,10 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter as clock
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,7 @@ def compare_table(
             shutil.rmtree(folder, ignore_errors=True)
         raise
     results = run_methods(parts, folder, plan, running, say)
-    body = results_of(results, parts, {"data": about["data"], "trials": trials})
+    body = results_of(results, parts, {"data": Path(about["data"]).name, "trials": trials})
     write_pages(body, Path(out))
     return body
 
@@ -162,7 +162,7 @@ class Work:
     n_done: int = 0
 
     def __post_init__(self) -> None:
-        self._begun = time.perf_counter()
+        self._begun = clock()
         self._new = 0
         problem = self.parts.problem
         self._scale = scale_of(problem.rows, problem.only, problem.objective)
@@ -205,7 +205,7 @@ class Work:
             return float(self._fit(method, settings, 0, limit, report)["validation_loss"])
 
         def is_over() -> bool:
-            return time.perf_counter() > half and bool(finished(study))
+            return clock() > half and bool(finished(study))
 
         n_trials = min(self.plan.trials, int(np.prod([len(v) for v in method.grid.values()])))
         self.n_done += min(len(finished(study)), n_trials)
@@ -228,7 +228,7 @@ class Work:
         if self.plan.time_limit is None:
             return float("inf")
         spent = sum(json.loads(f.read_text())["took"] for f in self._files(method))
-        return time.perf_counter() + 60 * self.plan.time_limit - spent
+        return clock() + 60 * self.plan.time_limit - spent
 
     def _files(self, method: Method) -> list[Path]:
         return sorted((self.folder / "fits").glob(f"{method.name}-*.json"))
@@ -246,17 +246,17 @@ class Work:
         file = self.folder / "fits" / f"{method.name}-{key}-{seed}.json"
         if file.is_file():
             return self._kept(file)
-        if time.perf_counter() > deadline:
+        if clock() > deadline:
             raise OutOfTime
         gave_up = late = False
 
         def watch(record: dict[str, Any]) -> bool:
             nonlocal gave_up, late
             gave_up = gave_up or (report is not None and report(record))
-            late = late or time.perf_counter() > deadline
+            late = late or clock() > deadline
             return gave_up or late
 
-        begun = time.perf_counter()
+        begun = clock()
         long = self.parts.about["rows"]["training"] >= WORTH_SAVING
         checkpoint = self.folder / "checkpoint" / file.stem if long else None
         running = replace(
@@ -283,7 +283,7 @@ class Work:
         }
         if not gave_up:
             body |= self._read(fitted.scorer, file.with_suffix(".npy"))
-        body["took"] = time.perf_counter() - begun
+        body["took"] = clock() - begun
         if not gave_up:
             write_atomically(file, json.dumps(body).encode())
             body["scores"] = file.with_suffix(".npy")
@@ -314,7 +314,7 @@ class Work:
     ) -> None:
         self.n_done += 1
         self._new += 1
-        left = (time.perf_counter() - self._begun) / self._new * (self.n_fits - self.n_done)
+        left = (clock() - self._begun) / self._new * (self.n_fits - self.n_done)
         what = ", ".join(f"{k} {v}" for k, v in settings.items()) if is_trial else f"seed {seed}"
         self.say(
             f"{method.name} ({what}): validation {body['validation_loss']:.4f} in "
