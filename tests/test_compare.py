@@ -18,6 +18,7 @@ import torch
 from fieldwise import SettingError, encode
 from fieldwise.baselines import methods
 from fieldwise.baselines.methods import METHODS, PAPERS
+from fieldwise.cli.comparing import _show
 from fieldwise.compare import compare_table, reproduce
 from fieldwise.compare import run as running_module
 from fieldwise.compare.pages import cells, duration, headings, markdown
@@ -26,6 +27,7 @@ from fieldwise.compare.results import _differences
 from fieldwise.data.store import Store
 from fieldwise.data.words import StoredWords
 from fieldwise.errors import TrainingError
+from fieldwise.train import Running
 from test_cli import run
 
 QUICK = ["LR", "FM", "GBDT", "fieldwise"]
@@ -129,6 +131,8 @@ def test_the_same_call_again_takes_no_time_and_more_methods_are_added(done):
     assert more["methods"][0]["logloss"] == body["methods"][2]["logloss"]
     with pytest.raises(SettingError, match="another comparison: seed was 0 and is 1"):
         compare_table(table(), out, seed=1, **options)
+    with pytest.raises(SettingError, match="another comparison: data was"):
+        compare_table(table(seed=5), out, **options)
     compare_table(table(), out, **options)  # as it was
 
 
@@ -191,7 +195,7 @@ def test_three_classes_leave_some_methods_out(tmp_path):
     assert "unavailable: learns two classes" in (tmp_path / "results.md").read_text()
 
 
-def test_one_field_and_a_missing_extra(tmp_path, monkeypatch):
+def test_one_field_and_a_missing_extra(tmp_path, monkeypatch, capsys):
     real = methods.find_spec
     monkeypatch.setattr(methods, "find_spec", lambda n: None if n == "lightgbm" else real(n))
     body = compare_table(
@@ -199,6 +203,8 @@ def test_one_field_and_a_missing_extra(tmp_path, monkeypatch):
         trials=1, repeats=1, reading={"target": "y"},
     )  # fmt: skip
     lr, fm, gbdt, ours = body["methods"]
+    _show(body, tmp_path)
+    assert '"fieldwise[baselines]"' in "".join(capsys.readouterr().out.split())
     assert lr["status"] == ours["status"] == "ok"
     assert "pairs of fields" in fm["note"]
     assert 'pip install "fieldwise[baselines]"' in gbdt["note"]
@@ -250,6 +256,48 @@ def test_a_method_out_of_time_has_a_row_with_what_it_had(tmp_path, monkeypatch):
     body = compare_table(table(), tmp_path / "b", time_limit=0.5, **options)
     (row,) = body["methods"]
     assert (row["status"], row["logloss"]) == ("out of time", None)
+
+
+def test_ctrl_c_keeps_checkpoints_and_no_half_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr(running_module, "WORTH_SAVING", 0)
+
+    def stop(record):
+        if record["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    options = {"methods": ["LR", "ours"], "trials": 1, "repeats": 1, "reading": READING}
+    with pytest.raises(KeyboardInterrupt):
+        compare_table(table(), tmp_path, running=Running(callbacks=[stop]), **options)
+    assert not list((tmp_path / ".work" / "fits").glob("*.json"))
+    assert len(list((tmp_path / ".work" / "checkpoint").iterdir())) == 1
+    body = compare_table(table(), tmp_path, **options)
+    assert [row["status"] for row in body["methods"]] == ["ok", "ok"]
+    assert not list((tmp_path / ".work" / "checkpoint").iterdir())
+
+
+def test_lists_are_counted_without_their_empty_slots(tmp_path):
+    from fieldwise.compare.parts import parted
+
+    frame = table(300).with_columns(tags=pl.Series(["p|q|r", "q", "r|q"] * 100))
+    store = encode(frame, tmp_path / "s", target="y", kinds={**KINDS, "tags": "list:|"})
+    parts = parted(store, [200, 250], "given", 0.1, 0.1, 0)
+    j = store.schema.names.index("tags")
+    labels = StoredWords(store).opened["tags"].labels()
+    own = parts.problem.layout.own(j)
+    found = dict(zip(labels, parts.problem.counts[own].tolist(), strict=True))
+    assert (found["p"], found["q"], found["r"]) == (67, 200, 133)
+    assert found[labels[0]] == 0
+
+
+def test_a_class_the_training_rows_lack_is_named(tmp_path):
+    frame = table(classes=("a", "b", "c"))
+    late = frame.with_columns(
+        y=pl.when(pl.col("y") == "b", pl.int_range(2000) < 1800)
+        .then(pl.lit("a"))
+        .otherwise(pl.col("y"))
+    )
+    with pytest.raises(SettingError, match="no row of class 'b'"):
+        compare_table(late, tmp_path, reading=READING, split="time:day", trials=1)
 
 
 def test_what_cannot_be_compared(tmp_path):

@@ -155,6 +155,8 @@ def test_categories_without_counts_are_unseen():
     seen = Seen(Rows(codes=codes, target=np.zeros(2)), layout, np.array([1, 0, 4, 0, 2]))
     assert seen.read(0, 2)["codes"].tolist() == [[0, 2, 1], [-1, -1, -1]]
     assert seen.read(0, 2)["codes"].dtype == np.int32
+    rare = Seen(Rows(codes=codes), layout, np.array([1, 0, 4, 0, 2]), rare=[0, 1])
+    assert rare.read(0, 2)["codes"].tolist() == [[0, 2, 1], [0, 0, -1]]
     assert gathered(seen, np.array([False, True]))["codes"].tolist() == [[-1, -1, -1]]
     assert gathered(seen, np.array([False, False]))["codes"].shape == (0, 3)
 
@@ -253,8 +255,27 @@ def test_a_classifier_judges_by_the_rows_it_is_given():
     assert clone(model).get_params() == model.get_params()
 
 
+def test_scikit_learns_trees_are_cut_at_the_best():
+    """Steps so large that the last trees are far from the best."""
+    about = problem()
+    held_out = gathered(about.rows, about.held_out)
+    settings = {"learning_rate": 0.9, "max_leaf_nodes": 127}
+    fitted = METHODS["HistGradientBoosting"].fit(
+        about, settings, TrainSettings(), Running(n_jobs=1)
+    )
+    z = fitted.scorer.scores(held_out["codes"], None)[:, 0]
+    loss = np.mean(np.logaddexp(0, z) - held_out["target"][:, 0] * z)
+    assert loss == pytest.approx(fitted.loss, abs=1e-6)
+    scores = -fitted.scorer.chances.model.validation_score_[1:]
+    assert fitted.size == np.argmin(scores) + 1 < len(scores)
+    assert fitted.loss == pytest.approx(scores.min(), abs=1e-5)
+
+
 def test_what_classifiers_refuse():
     X, y = frame()
+    for name, value in (("rank", -1), ("dropout", 1.0)):
+        with pytest.raises(SettingError, match=f"{name}={value} must be at least"):
+            BaselineClassifier("DeepFM", **{name: value}).fit(X, y)
     with pytest.raises(SettingError, match="dropout is no setting of FM; it has learning_rate,"):
         BaselineClassifier("FM", dropout=0.1).fit(X, y)
     with pytest.raises(SettingError, match="Did you mean 'OPNN'?"):

@@ -10,6 +10,7 @@ import pytest
 
 from fieldwise import SettingError, tune
 from fieldwise.errors import MissingExtra, TrainingError
+from fieldwise.train import Running
 from fieldwise.tune import finished, open_study, search, tune_table
 from test_cli import run
 from test_compare import table
@@ -52,10 +53,23 @@ def test_settings_that_fail_are_trials_and_other_errors_are_not(tmp_path):
     def broken(settings, report):
         raise KeyboardInterrupt
 
-    other = open_study(tmp_path / "s.db", "b", 0)
+    start = {"x": 1, "y": 0.5}
+    other = open_study(tmp_path / "s.db", "b", 0, start)
     with pytest.raises(KeyboardInterrupt):
         search(other, GRID, broken, 3)
     assert finished(other) == []
+    tried = []
+    again = open_study(tmp_path / "s.db", "b", 0, start)
+    search(again, GRID, lambda s, r: tried.append(s) or 1.0, 3)
+    assert tried[0] == start  # what was interrupted comes first
+
+    def elsewhere(settings, report):
+        raise SettingError("there is no GPU here")
+
+    third = open_study(tmp_path / "s.db", "c", 0)
+    with pytest.raises(SettingError):
+        search(third, GRID, elsewhere, 3)
+    assert finished(third) == []  # on another machine it may do
 
 
 def test_a_trial_behind_the_others_is_given_up(tmp_path):
@@ -88,11 +102,16 @@ def test_a_search_stops_when_time_is_over(tmp_path):
 
 
 def test_a_killed_trial_does_not_count(tmp_path):
-    study = open_study(tmp_path / "s.db", "a", 0)
-    study.ask()  # and nothing more is heard of it
-    again = open_study(tmp_path / "s.db", "a", 0)
-    search(again, GRID, lambda s, r: 1.0, 2)
+    start = {"x": 2, "y": None}
+    study = open_study(tmp_path / "s.db", "a", 0, start)
+    trial = study.ask()  # and nothing more is heard of it
+    for name, values in GRID.items():
+        trial.suggest_categorical(name, values)
+    again = open_study(tmp_path / "s.db", "a", 0, start)
+    tried = []
+    search(again, GRID, lambda s, r: tried.append(s) or 1.0, 2)
     assert len(finished(again)) == 2
+    assert tried[0] == start
 
 
 @pytest.fixture
@@ -131,6 +150,23 @@ def test_side_by_side(file, tmp_path):
     )  # fmt: skip
     assert found["trials"] == 4
     assert found["loss"] < 0.5
+
+
+def test_ctrl_c_ends_a_search_and_keeps_no_half_trial(file, tmp_path):
+    reading = {"target": "y", "kinds": {"day": "category"}}
+
+    def stop(record):
+        if record["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    options = {"trials": 2, "reading": reading}
+    with pytest.raises(KeyboardInterrupt):
+        tune_table(str(file), tmp_path / "b.toml", running=Running(callbacks=[stop]), **options)
+    study = open_study(tmp_path / "b.toml.search" / "study.db", "fieldwise", 0)
+    assert finished(study) == []
+    assert tune_table(str(file), tmp_path / "b.toml", **options)["trials"] == 2
+    with pytest.raises(SettingError, match="another table or with other options"):
+        tune_table(str(file), tmp_path / "b.toml", split="time:day", **options)
 
 
 def test_numbers_are_tuned_too(tmp_path):

@@ -152,6 +152,7 @@ class Running:
     checkpoint_minutes: float = 10.0
     resume: bool = False
     show: bool | None = False  # None: where there is a terminal
+    keeps_best: bool = True  # Ctrl-C ends training with the best so far; false: it is an error
 
 
 @dataclass
@@ -330,7 +331,7 @@ def _climb(
         try:
             fit = _train(problem, settings, one, start, scale, _behind(best) if best else None)
         except KeyboardInterrupt:
-            if best is None:
+            if best is None or not running.keeps_best:
                 raise
             return best
         if best is not None and fit.metrics["loss"] >= best.metrics["loss"]:
@@ -466,7 +467,7 @@ def _train(
                 break
             saver.now()
     except KeyboardInterrupt:
-        if run.best is None:
+        if run.best is None or not running.keeps_best:
             raise
         was_stopped = True
     table = host(next(t for t in (run.best, run.mean, engine.table) if t is not None))

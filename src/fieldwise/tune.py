@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .data.store import Store
-from .errors import FieldwiseError, MissingExtra, SettingError
-from .files import write_atomically
+from .errors import FieldwiseError, MissingExtra, SettingError, TrainingError
+from .files import fingerprint, write_atomically
 from .fitting import fit_store
 from .train import Running, TrainSettings
 
@@ -85,6 +85,8 @@ def open_study(
     if not shared:
         for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
             study.tell(trial.number, state=optuna.trial.TrialState.FAIL)  # its process was killed
+            if trial.params:
+                study.enqueue_trial(trial.params)
     if start:
         study.enqueue_trial(dict(start), skip_if_exists=True)
     return study
@@ -111,8 +113,8 @@ def search(
 ) -> None:
     """Try settings until so many different ones were tried, there are no others, or `is_over`.
 
-    `space` draws settings for a trial, or holds the candidates of each. Settings that fail are a
-    trial that failed.
+    `space` draws settings for a trial, or holds the candidates of each. Settings whose loss is no
+    number are a trial that failed; any other error ends the search, which can go on later.
     """
     state = _optuna().trial.TrialState
     while len(finished(study)) < n_trials and not is_over():
@@ -135,12 +137,13 @@ def search(
         watch = _Watch(trial)
         try:
             value = tried(settings, watch)
-        except FieldwiseError as error:
+        except TrainingError as error:  # these settings are no good, now and later
             trial.set_user_attr("error", str(error))
             study.tell(trial, state=state.FAIL)
             said(trial.number, settings, str(error))
         except BaseException:
             study.tell(trial, state=state.FAIL)
+            study.enqueue_trial(trial.params)  # for when the search goes on
             raise
         else:
             if watch.gave_up:
@@ -201,10 +204,13 @@ def tune_table(
     if trials < 1 or jobs < 1:
         raise SettingError(f"trials={trials} and jobs={jobs} must be at least 1")
     _optuna()
-    running = running or Running()
+    if time_limit is not None and not time_limit > 0:
+        raise SettingError(f"time_limit={time_limit} must be more than 0 minutes")
+    running = replace(running or Running(), keeps_best=False)
     out = Path(out)
     folder = out.with_name(f"{out.name}.search")
-    store = _store(data, folder, dict(reading or {}), running)
+    cutting = {"split": split, "validation": validation, "seed": seed}
+    store = _store(data, folder, dict(reading or {}), cutting, running)
     study = open_study(folder / "study.db", "fieldwise", seed, START)
     before = len(finished(study))
     if before:
@@ -219,22 +225,27 @@ def tune_table(
         spawn = multiprocessing.get_context("spawn")
         workers = [spawn.Process(target=_work, args=(*task, quiet, None, k)) for k in range(jobs)]
         _run_all(workers, study, trials, say)
-    options = {**(config or {}), "split": split, "validation": validation}
+    options = {**(config or {}), **cutting}
     return _chosen(study, out, folder, options)
 
 
-def _store(data: Any, folder: Path, reading: dict[str, Any], running: Running) -> Store:
+def _store(
+    data: Any, folder: Path, reading: dict[str, Any], cutting: dict[str, Any], running: Running
+) -> Store:
     """The encoded table of the search, from before or now."""
-    if isinstance(data, (str, Path)) and (Path(data) / "header.json").is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        return Store(data)
-    about = json.dumps({"data": str(data), **reading}, sort_keys=True, default=str)
+    known = {"data": fingerprint(data), **cutting, **reading}
+    about = json.dumps(known, sort_keys=True, default=str)
     identity = folder / "about.json"
     if identity.is_file() and identity.read_text() != about:
         raise SettingError(
             f"{folder} is a search on another table or with other options; "
             "choose another --out or delete it"
         )
+    if isinstance(data, (str, Path)) and (Path(data) / "header.json").is_file():
+        store = Store(data)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(identity, about.encode())
+        return store
     if identity.is_file() and (folder / "store" / "header.json").is_file():
         return Store(folder / "store")
     from .data.encoding import encode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -169,5 +170,6 @@ class BaselineClassifier(ClassEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = self._method().many_classes
+        with suppress(SettingError):  # `fit` says it
+            tags.classifier_tags.multi_class = self._method().many_classes
         return tags

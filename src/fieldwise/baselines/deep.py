@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from ..errors import SettingError
 from ..layout import Layout
 from .engine import Baseline
 from .factorisation import pairs
@@ -17,16 +18,21 @@ HIDDEN = (400, 400, 400)
 class Dropout(nn.Module):
     """As torch's, the chance a multiple of 1 / 256: its own draws take longer than the layer."""
 
+    draws: torch.Generator | None = None  # the engine's
+
     def __init__(self, chance: float) -> None:
         super().__init__()
+        if not 0 <= chance < 1:
+            raise SettingError(f"dropout={chance} must be at least 0 and less than 1")
         self.dropped = round(256 * chance)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.training or not self.dropped:
             return x
         words = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device)
-        draws = words.random_(-(2**63), None).view(torch.uint8)[: x.numel()].view(x.shape)
-        return x * (draws >= self.dropped) * (256 / (256 - self.dropped))
+        words.random_(-(2**63), None, generator=self.draws)
+        drawn = words.view(torch.uint8)[: x.numel()].view(x.shape)
+        return x * (drawn >= self.dropped) * (256 / (256 - self.dropped))
 
 
 def layers(width: int, dropout: float) -> nn.Sequential:

@@ -75,6 +75,10 @@ class BaselineEngine:
         self._make = make
         self.module = make(layout).to(self.device)
         self._dense = list(self.module.parameters())
+        self._seed, self._draws = 0, torch.Generator(self.device)
+        for part in self.module.modules():
+            if hasattr(part, "draws"):  # of dropout
+                vars(part)["draws"] = self._draws
         self.name = f"{type(self.module).__name__}, {self.module.width} floats a category"
         n_rows = layout.n_rows + layout.n_fields  # the last rows stand for unseen values
         sizes = [n_rows * self.module.width, *(p.numel() for p in self._dense)]
@@ -110,6 +114,7 @@ class BaselineEngine:
 
     def initialise(self, seed: int, scale: float) -> None:
         """The embedding uniform in +-scale; layers as torch draws them."""
+        self._seed = seed
         draw = torch.Generator().manual_seed(seed)
         self._rows.copy_((2 * torch.rand(self._rows.shape, generator=draw) - 1) * scale)
         state = torch.random.get_rng_state()
@@ -121,7 +126,8 @@ class BaselineEngine:
 
     def run(self, codes: Any, values: Any, target: Any, weight: Any) -> None:
         self.module.train()
-        torch.manual_seed(self.n_steps)  # of dropout, so that a run can be taken up again
+        # Draws depend on seed and step alone, so that a run can be taken up again.
+        self._draws.manual_seed((self._seed << 32) + self.n_steps)
         size = self.settings.batch_size
         for low in range(0, len(codes), size):
             batch = slice(low, low + size)

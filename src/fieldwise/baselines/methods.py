@@ -80,7 +80,7 @@ class Method:
 def _fit_ours(
     problem: Problem, settings: Mapping[str, Any], training: TrainSettings, running: Running
 ) -> Fitted:
-    """`ranks` is a number, "log B" for ranks that grow as the logarithm to base B, or None."""
+    """`ranks` is a number, or "log B" for ranks that grow as the logarithm to base B."""
     settings = dict(settings)
     ranks = settings.pop("ranks", None)
     logarithmic = isinstance(ranks, str)
@@ -105,7 +105,8 @@ def _trained(
 ) -> Fitted:
     begun = time.perf_counter()
     fit = train(problem, replace(training, **settings), running)
-    seconds = time.perf_counter() - begun
+    # After an interruption the clock knows only the last part, the history all of it.
+    seconds = max(time.perf_counter() - begun, sum(r["seconds"] for r in fit.history))
     engine = fitted_engine(problem, fit, running)
     loss = fit.metrics.get("loss", float("nan"))
     size = problem.layout.n_parameters if size is None else size
@@ -133,7 +134,10 @@ def _fit_torch(
         about["counts"] = problem.counts
     make = partial(kind, **about)
     engine: Any = partial(BaselineEngine, make=make, device=_device(running.device))
-    training = replace(training, penalty=0.0, averages=1)
+    for name_, least in (("rank", 1), ("anchors", 1)):
+        if about.get(name_, least) < least:
+            raise SettingError(f"{name_}={about[name_]} must be at least {least}")
+    training = replace(training, penalty=0.0)
     steps = {k: v for k, v in settings.items() if k in STEPS}
     with _threads(running.n_jobs):
         size = make(problem.layout).n_parameters(problem.layout)
@@ -155,7 +159,7 @@ def _threads(n: int | None) -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(n or before)
+    torch.set_num_threads(n if n and n > 0 else before)
     try:
         yield
     finally:
@@ -211,7 +215,7 @@ def _trees(
     )
 
 
-# The paper's grids. What is tried first is its best point on Criteo or Avazu, or what is usual.
+# The paper's grids. What is tried first is near its best points, and quick.
 _ALL = (
     _torch("LR", {"weight_decay": 1e-8}),
     _trees(
@@ -241,13 +245,12 @@ _ALL = (
     Method(
         name=OURS,
         fit=_fit_ours,
-        # None is what the library does by itself: rates tried in turn, the rank by the table.
-        start={"learning_rate": None, "weight_decay": 1e-5, "penalty": 1e-5, "ranks": None},
+        start={"learning_rate": 0.1, "weight_decay": 1e-5, "penalty": 1e-5, "ranks": 28},
         grid={
-            "learning_rate": (None, *RATES),
+            "learning_rate": RATES,
             "weight_decay": DECAYS,
             "penalty": DECAYS,
-            "ranks": (None, *range(4, 29, 4), *(f"log {base:g}" for base in BASES)),
+            "ranks": (*range(4, 29, 4), *(f"log {base:g}" for base in BASES)),
         },
         in_pairs=False,
         many_classes=True,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -129,7 +130,7 @@ def fit_lightgbm(
     import lightgbm
 
     parts = _Parts.of(problem)
-    # Bins enough for every category; the pool keeps trees of many leaves within memory.
+    # Bins for the 8,192 most frequent categories; the pool keeps many leaves within memory.
     fixed: dict[str, Any] = {"max_bin": 8192, "histogram_pool_size": 2048, "verbosity": -1}
     fixed |= {"deterministic": True, "force_row_wise": True}
     fixed["min_data_per_group"] = max(1, min(100, len(parts.y) // 100))  # 100 of 300 is too many
@@ -233,6 +234,7 @@ def fit_hist(
         categorical_features=parts.features.categorical,
         max_iter=MOST_TREES if parts.judge else 100,
         early_stopping=parts.judge is not None,
+        n_iter_no_change=PATIENCE,
         random_state=seed,
         **settings,
     )
@@ -241,16 +243,20 @@ def fit_hist(
         about = dict(zip(("X_val", "y_val", "sample_weight_val"), parts.judge, strict=True))
     with threadpool_limits(n_jobs):
         model.fit(parts.X, parts.y, sample_weight=parts.w, **about)
-    chances = _HistChances(model, parts.n_classes)
+    best = int(model.n_iter_)
+    if parts.judge is not None:
+        best = int(np.argmax(model.validation_score_[1:])) + 1
+    chances = _HistChances(model, best, parts.n_classes)
     loss = parts.loss(chances(parts.judge[0])) if parts.judge else float("nan")
-    return Trees(chances, parts.features, int(model.n_iter_), loss)
+    return Trees(chances, parts.features, best, loss)
 
 
 @dataclass
 class _HistChances:
     model: Any
+    n_trees: int  # it keeps those after the best too
     n_classes: int
 
     def __call__(self, X: np.ndarray) -> np.ndarray:
-        found: np.ndarray = self.model.predict_proba(X)
+        found: np.ndarray = next(islice(self.model.staged_predict_proba(X), self.n_trees - 1, None))
         return found[:, 1] if self.n_classes == 2 else found

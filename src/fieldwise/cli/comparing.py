@@ -61,7 +61,7 @@ def _say(quiet: bool) -> Any:
 
 def compare(
     data: Data,
-    out: Annotated[Path, typer.Option(help="The folder of the results.")],
+    out: Annotated[Path, typer.Option(help="The folder of the results.")] = Path("compared"),
     target: Target = None,
     methods: Methods = "paper",
     trials: Annotated[int, typer.Option(min=1, help="Settings tried for each method.")] = 20,
@@ -123,7 +123,9 @@ def compare(
 def reproduce(
     name: Annotated[str, typer.Argument(help="criteo or avazu.")],
     data: Annotated[str, typer.Option(help="The raw file: train.txt, or train.csv.")],
-    out: Annotated[Path, typer.Option(help="The folder of the results.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of the results; NAME unless set.")
+    ] = None,
     methods: Methods = "paper",
     repeats: Repeats = 5,
     time_limit: TimeLimit = None,
@@ -136,6 +138,7 @@ def reproduce(
     """The paper's table from the raw download, beside the published figures."""
     from ..compare import reproduce as run
 
+    out = out or Path(name)
     body = _continued(
         out,
         run,
@@ -222,15 +225,16 @@ def _show(body: dict[str, Any], out: Path) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from ..compare.pages import best, cells, headings
 
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD)
     for k, name in enumerate(headings(body)):
         table.add_column(name, justify="right" if k else "left", overflow="fold")
     for row in body["methods"]:
         style = "bold" if row["name"] == best(body) else None
-        table.add_row(*cells(row, body), style=style)
+        table.add_row(*map(Text, cells(row, body)), style=style)
     console.print(table)
-    console.print(f"{out}: results.md, results.json, results.html and results.png")
+    console.print(f"{out}: {', '.join(sorted(p.name for p in out.glob('results.*')))}")

@@ -12,6 +12,7 @@ from ..baselines.methods import PAPERS, chosen_methods
 from ..data.store import Store
 from ..data.words import StoredWords
 from ..errors import SettingError
+from ..files import fingerprint
 from ..fitting import PAPER
 from ..train import Running
 from .pages import write_pages
@@ -138,7 +139,7 @@ def reproduce(
         training=replace(TRAINING, **fixed),
     )
     running = running or Running()
-    identity = {"data": str(data), "reproduces": name, "seed": seed}
+    identity = {"data": fingerprint(data), "reproduces": name, "seed": seed}
     folder = prepared(Path(out), identity, overwrite)
     store, cuts = encoded(data, folder, {"format": name}, {}, show=running.show)
     parts = parted(store, cuts, "random", 0.1, 0.1, seed)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..data.shuffle import Seen
+from ..data.schema import slot_positions
+from ..data.shuffle import Seen, wide_values
 from ..data.store import Store
 from ..data.words import StoredWords
-from ..errors import FieldwiseError, SettingError
+from ..errors import SettingError
 from ..files import write_atomically
 from ..fitting import held_out_rows, objective_of
 from ..layout import Layout
@@ -99,16 +100,24 @@ def parted(
         if not mask.any() or target[mask].min() == target[mask].max():
             what = "is empty" if not mask.any() else "has one class only"
             raise SettingError(f"the {name} part {what}; choose another split or larger shares")
+    classes = schema.targets[0].classes
+    lacking = set(range(len(classes))) - set(np.unique(target[masks[0]]).tolist())
+    if len(classes) > 2 and lacking:
+        raise SettingError(
+            f"the training part has no row of class {classes[min(lacking)]!r}; choose another split"
+        )
     layout = Layout.of(
         words.sizes,
         overrides=dict.fromkeys(schema.linear, 0),
         n_outputs=objective.n_outputs,
         slots=schema.slots,
     )
-    counts = _counts(store, layout, masks[0])
+    counts = _counts(store, layout, masks[0], schema.valued)
+    pairs = zip(schema.fields, slot_positions(schema.slots), strict=True)
+    rare = [s for field, slots in pairs if field.unseen == "rare" for s in slots]
     problem = Problem(
         layout=layout,
-        rows=Seen(store, layout, counts),
+        rows=Seen(store, layout, counts, rare),
         counts=counts,
         only=masks[0],
         held_out=masks[1],
@@ -128,17 +137,14 @@ def parted(
     return Parts(problem, masks[2], about)
 
 
-def _counts(store: Store, layout: Layout, only: np.ndarray) -> np.ndarray:
-    """(d,) how often each category occurs in these rows"""
+def _counts(store: Store, layout: Layout, only: np.ndarray, valued: Sequence[int]) -> np.ndarray:
+    """(d,) how often each category occurs in these rows; empty slots of lists have the value 0"""
     out = np.zeros(layout.n_rows, np.int64)
     first = layout.offsets[layout.slot_owner]
     for start in range(0, store.n_rows, PIECE):
-        codes = store.read(start, min(start + PIECE, store.n_rows))["codes"]
-        codes = codes[only[start : start + PIECE]]
-        out += np.bincount((codes + first)[codes >= 0], minlength=layout.n_rows)
+        found = store.read(start, min(start + PIECE, store.n_rows))
+        codes, here = found["codes"], only[start : start + PIECE, None]
+        wide = wide_values(codes, found.get("values"), valued)
+        there = here & (codes >= 0) if wide is None else here & (codes >= 0) & (wide != 0)
+        out += np.bincount((codes + first)[there], minlength=layout.n_rows)
     return out
-
-
-def checked(error: FieldwiseError) -> str:
-    """An error as a cell of a table."""
-    return " ".join(str(error).split())

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..baselines.methods import Method, chosen_methods
-from ..errors import FieldwiseError, SettingError
-from ..files import write_atomically
+from ..errors import FieldwiseError, SettingError, TrainingError
+from ..files import fingerprint, write_atomically
 from ..metrics import head_metrics
 from ..targets import scale_of
 from ..train import Running, TrainSettings, scored
@@ -100,7 +100,8 @@ def compare_table(
         "test": test,
         "seed": seed,
     }
-    about = {"data": _named(data), **{k: _named(v) for k, v in given.items()}, **cutting}
+    inputs = {"data": data, **given}
+    about = {**{k: fingerprint(v) for k, v in inputs.items()}, **cutting}
     reading = reading or {}
     folder = prepared(Path(out), {**about, "reading": repr(sorted(reading.items()))}, overwrite)
     try:
@@ -111,15 +112,10 @@ def compare_table(
             shutil.rmtree(folder, ignore_errors=True)
         raise
     results = run_methods(parts, folder, plan, running, say)
-    body = results_of(results, parts, {"data": Path(about["data"]).name, "trials": trials})
+    named = Path(data).name if isinstance(data, (str, Path)) else "a table in memory"
+    body = results_of(results, parts, {"data": named, "trials": trials})
     write_pages(body, Path(out))
     return body
-
-
-def _named(data: Any) -> str:
-    if isinstance(data, (str, Path)):
-        return str(data)
-    return f"a table of {' x '.join(map(str, getattr(data, 'shape', ['?'])))}"
 
 
 def prepared(out: Path, identity: Mapping[str, Any], overwrite: bool) -> Path:
@@ -144,8 +140,7 @@ def prepared(out: Path, identity: Mapping[str, Any], overwrite: bool) -> Path:
 def run_methods(parts: Parts, folder: Path, plan: Plan, running: Running, say: Say) -> list[Result]:
     """The result of every method; one that cannot run, fails or takes too long has one too."""
     (folder / "fits").mkdir(exist_ok=True)
-    n_fits = len(plan.methods) * (plan.trials + plan.repeats - 1)
-    work = Work(parts, folder, plan, running, say, n_fits)
+    work = Work(parts, folder, plan, replace(running, keeps_best=False), say)
     return [work.result(method) for method in plan.methods]
 
 
@@ -158,22 +153,21 @@ class Work:
     plan: Plan
     running: Running
     say: Say
-    n_fits: int
-    n_done: int = 0
 
     def __post_init__(self) -> None:
         self._begun = clock()
-        self._new = 0
+        self._n_new = self._n_done = 0
+        self._n_fits = sum(map(self._n_of, self.plan.methods))
         problem = self.parts.problem
         self._scale = scale_of(problem.rows, problem.only, problem.objective)
 
     def result(self, method: Method) -> Result:
-        why = method.why_not(self.parts.about["fields"], self.parts.about["classes"])
+        why = self._why_not(method)
         if why:
             self.say(f"{method.name}: {why}")
             return Result(method, "unavailable", why)
         fits: list[dict[str, Any]] = []
-        tries = ""
+        tries, before = "", self._n_done
         try:
             settings = self.plan.settings(method)
             if settings is None:
@@ -190,7 +184,23 @@ class Work:
                 words = f"{type(error).__name__}: {words}"
             self.say(f"{method.name}: failed: {words}")
             return Result(method, "failed", words[:500], fits)
+        finally:
+            self._n_done = before + self._n_of(method)
         return Result(method, "ok", tries, fits)
+
+    def _why_not(self, method: Method) -> str:
+        return method.why_not(self.parts.about["fields"], self.parts.about["classes"])
+
+    def _n_trials(self, method: Method) -> int:
+        if self.plan.presets is not None:
+            return 1
+        return min(self.plan.trials, int(np.prod([len(v) for v in method.grid.values()])))
+
+    def _n_of(self, method: Method) -> int:
+        """The fits of a method; the first seed is a trial's."""
+        if self._why_not(method):
+            return 0
+        return self._n_trials(method) + self.plan.repeats - 1
 
     def _tuned(self, method: Method) -> tuple[dict[str, Any], str]:
         """The settings that are best on the validation rows, and a word on the search if it was cut
@@ -202,13 +212,18 @@ class Work:
         def tried(settings: dict[str, Any], report: Report) -> float:
             # The first may take all the time there is: without one there is nothing to go by.
             limit = half if any(t.value is not None for t in finished(study)) else deadline
-            return float(self._fit(method, settings, 0, limit, report)["validation_loss"])
+            try:
+                return float(self._fit(method, settings, 0, limit, report)["validation_loss"])
+            except (FieldwiseError, OutOfTime):
+                raise
+            except Exception as error:  # of another library: other settings may do
+                raise TrainingError(f"{type(error).__name__}: {error}") from error
 
         def is_over() -> bool:
             return clock() > half and bool(finished(study))
 
-        n_trials = min(self.plan.trials, int(np.prod([len(v) for v in method.grid.values()])))
-        self.n_done += min(len(finished(study)), n_trials)
+        n_trials = self._n_trials(method)
+        self._n_done += min(len(finished(study)), n_trials)
         try:
             search(study, method.grid, tried, n_trials, is_over)
         except OutOfTime:
@@ -227,11 +242,13 @@ class Work:
         """When the method's time is over, what it took before counted in."""
         if self.plan.time_limit is None:
             return float("inf")
-        spent = sum(json.loads(f.read_text())["took"] for f in self._files(method))
+        file = self._spent(method)
+        spent = sum(map(float, file.read_text().split())) if file.is_file() else 0.0
         return clock() + 60 * self.plan.time_limit - spent
 
-    def _files(self, method: Method) -> list[Path]:
-        return sorted((self.folder / "fits").glob(f"{method.name}-*.json"))
+    def _spent(self, method: Method) -> Path:
+        """Seconds that each of its fits took, whatever became of it."""
+        return self.folder / "fits" / f"{method.name}.seconds"
 
     def _fit(
         self,
@@ -248,13 +265,14 @@ class Work:
             return self._kept(file)
         if clock() > deadline:
             raise OutOfTime
-        gave_up = late = False
+        gave_up = False
+        # A tree is no epoch: losses after a few trees say nothing of many.
+        judge = None if method.counts_trees else report
 
         def watch(record: dict[str, Any]) -> bool:
-            nonlocal gave_up, late
-            gave_up = gave_up or (report is not None and report(record))
-            late = late or clock() > deadline
-            return gave_up or late
+            nonlocal gave_up
+            gave_up = gave_up or (judge is not None and judge(record))
+            return gave_up or clock() > deadline
 
         begun = clock()
         long = self.parts.about["rows"]["training"] >= WORTH_SAVING
@@ -266,13 +284,13 @@ class Work:
             resume=True,
         )
         training = replace(self.plan.training, seed=seed)
-        fitted = method.fit(self.parts.problem, settings, training, running)
-        if checkpoint is not None:
-            shutil.rmtree(checkpoint, ignore_errors=True)
-        if late:
+        try:
+            fitted = method.fit(self.parts.problem, settings, training, running)
+        finally:
+            with self._spent(method).open("a") as spent:
+                spent.write(f"{clock() - begun:.3f}\n")
+        if clock() > deadline:
             raise OutOfTime
-        if fitted.was_stopped and not gave_up:
-            raise KeyboardInterrupt
         body: dict[str, Any] = {
             "settings": dict(settings),
             "seed": seed,
@@ -283,10 +301,10 @@ class Work:
         }
         if not gave_up:
             body |= self._read(fitted.scorer, file.with_suffix(".npy"))
-        body["took"] = clock() - begun
-        if not gave_up:
             write_atomically(file, json.dumps(body).encode())
             body["scores"] = file.with_suffix(".npy")
+        if checkpoint is not None:
+            shutil.rmtree(checkpoint, ignore_errors=True)
         self._tell(method, settings, seed, body, report is not None)
         return body
 
@@ -312,12 +330,12 @@ class Work:
         body: Mapping[str, Any],
         is_trial: bool,
     ) -> None:
-        self.n_done += 1
-        self._new += 1
-        left = (clock() - self._begun) / self._new * (self.n_fits - self.n_done)
+        self._n_done += 1
+        self._n_new += 1
+        left = (clock() - self._begun) / self._n_new * (self._n_fits - self._n_done)
         what = ", ".join(f"{k} {v}" for k, v in settings.items()) if is_trial else f"seed {seed}"
         self.say(
             f"{method.name} ({what}): validation {body['validation_loss']:.4f} in "
-            f"{body['took']:.1f} s; {self.n_done} of {self.n_fits} fits, "
+            f"{body['seconds']:.1f} s; {self._n_done} of {self._n_fits} fits, "
             f"about {max(left, 0) / 60:.0f} min left"
         )

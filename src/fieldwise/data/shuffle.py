@@ -60,10 +60,15 @@ class Rows:
 
 
 class Seen:
-    """Rows whose categories that were never seen (counts of 0) are unseen ones, -1."""
+    """Rows whose categories that were never seen (counts of 0) are unseen ones: -1, or in the slots
+    `rare` the row of rare ones."""
 
-    def __init__(self, rows: Table, layout: Layout, counts: np.ndarray) -> None:
+    def __init__(
+        self, rows: Table, layout: Layout, counts: np.ndarray, rare: Sequence[int] = ()
+    ) -> None:
         self._rows, self.n_rows = rows, rows.n_rows
+        self._unseen = np.full(layout.n_slots, -1, np.int32)
+        self._unseen[list(rare)] = 0
         self._known = np.append(counts > 0, False)  # what is unseen already stays so
         self._first = layout.offsets[layout.slot_owner]
 
@@ -75,7 +80,7 @@ class Seen:
         found = dict(self._rows.read(start, stop))
         codes = found["codes"]
         known = self._known[np.where(codes < 0, -1, codes + self._first)]
-        found["codes"] = np.where(known, codes, np.int32(-1))
+        found["codes"] = np.where(known, codes, self._unseen)
         return found
 
 
