@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks bench-components clean
+.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-compare clean
 
 setup: $(READY)
 
@@ -35,7 +35,7 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-bench: bench-data bench-cpu bench-accuracy bench-tasks bench-components
+bench: bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines
 
 bench-data: $(READY)
 	$(BIN)/python -m benchmarks.data
@@ -44,15 +44,22 @@ bench-cpu: $(READY)
 	$(BIN)/python -m benchmarks.cpu
 
 bench-accuracy: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt lightgbm
 	$(BIN)/python -m benchmarks.accuracy
 
 bench-tasks: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt lightgbm
 	$(BIN)/python -m benchmarks.tasks
 
 bench-components: $(READY)
 	$(BIN)/python -m benchmarks.components
+
+bench-baselines: $(READY)
+	$(BIN)/python -m benchmarks.baselines
+
+# Hours on two cores; may be stopped and goes on.
+bench-compare: $(READY)
+	$(BIN)/python -m benchmarks.compare prepare
+	$(BIN)/python -m benchmarks.compare run paper,hist cpu
+	$(BIN)/python -m benchmarks.compare results
 
 clean:
 	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .coverage

@@ -1,6 +1,6 @@
 """An epoch of our FM and FFM beside the same as torch modules with sparse gradients, on the CPU.
 
-    python -m benchmarks.baselines
+    make bench-baselines
 
 Writes benchmarks/results/baselines.json. Both take the same batches of the bundled flights, in
 turns; the ratio is the median over rounds.
@@ -76,7 +76,7 @@ def main() -> None:
         }
         print(f"{name}: {figures[name]['times_as_fast']:.2f} times as fast", flush=True)
     body = {"rows": len(codes), "batch": BATCH, "epochs": figures}
-    print(f"written: {save('baselines', 'python -m benchmarks.baselines', body)}")
+    print(f"written: {save('baselines', 'make bench-baselines', body)}")
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def results() -> None:
                 row["published"] = dict(zip(("auc", "logloss"), BARS[row["name"]], strict=True))
         tables[name] = body
     figures = {"trials": TRIALS, "seeds": REPEATS, "published_frappe": BARS, "tables": tables}
-    print(f"written: {save('compare', 'python -m benchmarks.compare results', figures)}")
+    print(f"written: {save('compare', 'make bench-compare', figures)}")
     (ROOT / "docs" / "results.md").write_text(page(tables))
 
 

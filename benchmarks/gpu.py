@@ -272,7 +272,7 @@ def same_bits(name: str, codes: Any, y: Any) -> bool:
 def problem_of(n: int, held_out: float) -> Any:
     """Criteo's shape in host memory, as a store that is in the page cache would be."""
     from fieldwise.data.shuffle import Rows
-    from fieldwise.train import Problem
+    from fieldwise.problem import Problem
 
     layout, _ = SHAPES["criteo"]
     codes = np.empty((n, layout.n_fields), np.int32)

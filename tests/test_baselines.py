@@ -17,7 +17,8 @@ from fieldwise.engines import StepSettings, host
 from fieldwise.errors import SettingError
 from fieldwise.layout import Layout
 from fieldwise.objective import Head, Objective
-from fieldwise.train import Problem, Running, TrainSettings, train
+from fieldwise.problem import Problem
+from fieldwise.train import Running, TrainSettings, train
 
 LAYOUT = Layout.of((5, 7, 3, 4), rank=0)
 

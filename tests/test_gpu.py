@@ -23,7 +23,8 @@ from fieldwise.engines import StepSettings, engine_for, fill, host, make_engine 
 from fieldwise.errors import SettingError, TrainingError  # noqa: E402
 from fieldwise.layout import Layout  # noqa: E402
 from fieldwise.objective import Head, Objective  # noqa: E402
-from fieldwise.train import Problem, Running, TrainSettings, train  # noqa: E402
+from fieldwise.problem import Problem  # noqa: E402
+from fieldwise.train import Running, TrainSettings, train  # noqa: E402
 
 ON_GPU = torch.cuda.is_available()
 if not ON_GPU:

@@ -21,7 +21,8 @@ from fieldwise.errors import MissingExtra, SettingError
 from fieldwise.layout import Layout
 from fieldwise.losses import softmax
 from fieldwise.objective import Head, Objective
-from fieldwise.train import Problem, Running, TrainSettings
+from fieldwise.problem import Problem
+from fieldwise.train import Running, TrainSettings
 
 TREES = ["GBDT", "CatBoost", "HistGradientBoosting"]
 QUICK = {

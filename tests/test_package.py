@@ -20,7 +20,7 @@ ROWS = [
     {"errors", "_lazy", "progress", "files"},
     {"layout", "maths", "losses", "objective", "metrics"},
     {"engines", "data", "checkpoint"},
-    {"explain", "state", "targets", "train"},
+    {"explain", "problem", "state", "targets", "train"},
     {"model"},
     {"_estimator", "estimators", "fitting", "predicting", "baselines", "compress"},
     {"tune", "report", "serve", "distributed", "export"},

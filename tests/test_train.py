@@ -22,10 +22,10 @@ from fieldwise.data.shuffle import Rows
 from fieldwise.engines import make_engine
 from fieldwise.fitting import fit_store, held_out_rows
 from fieldwise.layout import Layout
+from fieldwise.problem import Problem
 from fieldwise.train import (
     RATES,
     Fit,
-    Problem,
     Running,
     TrainSettings,
     _behind,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,10 +11,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from .baselines.classifier import BaselineClassifier
 from .data.datasets import load_flights
 from .data.encoder import FieldEncoder
 from .estimators import FieldwiseClassifier
-from .losses import log_odds
 from .metrics import binary_metrics
 
 __all__ = ["run_demo"]
@@ -41,6 +40,10 @@ def run_demo() -> None:
     def field_wise() -> np.ndarray:
         return model.fit(X[0], y[0], eval_set=(X[1], y[1])).decision_function(X[2])
 
+    def boosted() -> np.ndarray:
+        trees = BaselineClassifier("GBDT").fit(X[0], y[0], eval_set=(X[1], y[1]))
+        return trees.decision_function(X[2])
+
     methods: list[tuple[str, Scores]] = [
         ("field-wise", field_wise),
         ("logistic regression", lambda: _logistic(X, y)),
@@ -48,7 +51,7 @@ def run_demo() -> None:
     try:
         import lightgbm  # noqa: F401
 
-        methods.append(("LightGBM", lambda: _lightgbm(X, y)))
+        methods.append(("LightGBM", boosted))
     except ImportError:
         words = '(LightGBM is not installed: pip install "fieldwise[boost]" adds its row)'
         console.print(words, markup=False)
@@ -94,18 +97,3 @@ def _logistic(X: list[pl.DataFrame], y: list[np.ndarray]) -> np.ndarray:
     losses = [binary_metrics(f.decision_function(hot[1]), y[1])["logloss"] for f in fits]
     out: np.ndarray = fits[int(np.argmin(losses))].decision_function(hot[2])
     return out
-
-
-def _lightgbm(X: list[pl.DataFrame], y: list[np.ndarray]) -> np.ndarray:
-    """Native categorical features, early stopping on the validation part."""
-    import lightgbm as lgb
-
-    codes = _codes(X)
-    every = list(range(codes[0].shape[1]))
-    about: dict[str, Any] = {"categorical_feature": every, "free_raw_data": False}
-    data = [lgb.Dataset(codes[k].astype(np.float32), y[k], **about) for k in (0, 1)]
-    settings = {"objective": "binary", "num_leaves": 63, "learning_rate": 0.1, "verbosity": -1}
-    stop = lgb.early_stopping(20, verbose=False)
-    booster = lgb.train(settings, data[0], 100, valid_sets=[data[1]], callbacks=[stop])
-    chance = booster.predict(codes[2].astype(np.float32))
-    return np.array([log_odds(p) for p in chance])

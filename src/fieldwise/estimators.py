@@ -21,9 +21,9 @@ from .layout import Layout
 from .losses import LOSSES, check_target
 from .model import FieldwiseModel
 from .objective import Head, Objective
+from .problem import Problem
 from .train import (
     Fit,
-    Problem,
     Running,
     TrainSettings,
     initialise,

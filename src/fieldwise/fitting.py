@@ -17,7 +17,8 @@ from .errors import FieldwiseError, SchemaError, SettingError
 from .layout import Layout
 from .model import FieldwiseModel
 from .objective import Head, Objective
-from .train import Problem, Running, TrainSettings, on_distinct_rows, train
+from .problem import Problem
+from .train import Running, TrainSettings, on_distinct_rows, train
 
 if TYPE_CHECKING:
     from .data.vocabulary import FieldVocabulary, Vocabulary

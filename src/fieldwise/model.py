@@ -33,8 +33,9 @@ from .files import disk_errors, read_sealed, sealed, sync_folder
 from .layout import Layout
 from .losses import LOSSES
 from .objective import Head, Objective
+from .problem import Problem
 from .targets import folded
-from .train import Fit, Problem
+from .train import Fit
 
 if TYPE_CHECKING:
     from .data.chunks import Chunk, Source

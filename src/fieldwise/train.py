@@ -10,32 +10,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .data.shuffle import Batches, Rows, Table, gathered, wide_values
+from .data.shuffle import Batches, Rows, Table, gathered
 from .engines import Engine, StepSettings, empty_like, engine_for, fill, host, make_engine
 from .errors import SettingError, TrainingError
-from .layout import Layout
-from .metrics import measure
 from .objective import Objective
+from .problem import Problem, Ready, evaluate, judge_rows, with_voices
 from .progress import progress
 from .state import Run, Saver
-from .targets import Scale, aggregated, scale_of, weights_of
+from .targets import Scale, aggregated, scale_of
 
 __all__ = [
     "Fit",
-    "Problem",
     "Running",
     "TrainSettings",
-    "evaluate",
     "fitted_engine",
     "initialise",
     "on_distinct_rows",
-    "scored",
     "train",
 ]
 
@@ -44,11 +40,8 @@ __all__ = [
 RATES = (0.05, 0.15, 0.4)
 TRIAL = 2  # epochs after which a rate that is behind the one before is given up
 CHUNK_ROWS = 1 << 17  # rows handed to the engine at a time
-SCORE_ROWS = 1 << 16
-MOST_GATHERED = 1 << 20  # rows to judge by that are kept in memory
 INIT_ROWS = 4096  # of a table, whose starting values are drawn at a time
 TELL_SECONDS = 0.2
-VOICE_ROWS = 1 << 17  # rows that the weights of a vote are found on, at most
 MAY_BE_NONE = ("learning_rate", "reg_every", "batch_size", "max_variance", "max_mean")
 Callback = Callable[[dict[str, Any]], bool | None]
 
@@ -102,39 +95,6 @@ class TrainSettings:
         batch = self.batch_size or int(min(2048, max(32, 2 ** int(np.log2(max(n_rows, 1) / 64)))))
         steps = -(-n_rows // batch)
         return replace(self, batch_size=batch, reg_every=self.reg_every or max(1, min(1000, steps)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """What to learn from, and what to judge by: `validation`, or the rows of `rows` that `held_out`
-    names, or nothing."""
-
-    layout: Layout
-    rows: Table
-    counts: np.ndarray  # (d,) how often each category was seen
-    only: np.ndarray | None = None  # true for the rows to train on; None: all
-    validation: Table | None = None
-    held_out: np.ndarray | None = None
-    valued: Sequence[int] = ()  # slots that carry values, the columns of the rows' values
-    ordered: Sequence[int] = ()  # slots whose codes rise with a number; trees make use of it
-    objective: Objective = field(default_factory=Objective)
-    sampling_rate: float = 1.0  # share of the first class's rows that was kept
-    names: Sequence[str] = ()  # of several targets, for their metrics
-
-    def __post_init__(self) -> None:
-        plain = [head.loss for head in self.objective.heads] == ["logistic"]
-        if not 0 < self.sampling_rate <= 1 or (self.sampling_rate != 1 and not plain):
-            raise SettingError(
-                f"sampling_rate={self.sampling_rate} must be more than 0 and at most 1, "
-                "and goes with two classes"
-            )
-
-    @property
-    def judge(self) -> tuple[Table, np.ndarray | None] | None:
-        """The rows to judge by, and which of them."""
-        if self.validation is not None:
-            return self.validation, None
-        return None if self.held_out is None else (self.rows, self.held_out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,95 +152,6 @@ def initialise(table: Any, seed: int, scale: float, n_biases: int = 1) -> None:
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(draw, range(0, len(table), INIT_ROWS)))
-
-
-class _Ready:
-    """The rows of a table as engines take them: values of all slots, targets in the engine's
-    measure, and weights."""
-
-    def __init__(
-        self, rows: Table, problem: Problem, scale: Scale, settings: TrainSettings
-    ) -> None:
-        self._rows, self._scale = rows, scale
-        self._objective, self._settings = problem.objective, settings
-        self._valued = problem.valued
-        self.n_rows = rows.n_rows
-        kept = [name for name in rows.names if name != "values" or problem.valued]
-        drawn = settings.bagging and problem.objective.n_members > 1 and "weight" not in kept
-        self.names = [*kept, "weight"] if drawn else kept
-
-    def read(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        found = dict(self._rows.read(start, stop))
-        if self._valued:
-            wide = wide_values(found["codes"], found["values"], self._valued)
-            found["values"] = np.asarray(wide)
-        found["target"] = (found["target"] - self._scale.center) / self._scale.spread
-        weight = weights_of(
-            found, self._objective, bagging=self._settings.bagging, seed=self._settings.seed
-        )
-        if weight is not None:
-            found["weight"] = weight
-        return {name: found[name] for name in self.names}
-
-
-def _judge_rows(problem: Problem) -> tuple[Table, np.ndarray | None] | None:
-    """The rows to judge by, and which of them; gathered in memory where they are some of many."""
-    judge = problem.judge
-    if judge is None or judge[1] is None or np.count_nonzero(judge[1]) > MOST_GATHERED:
-        return judge
-    return Rows(**gathered(*judge)), None
-
-
-def scored(
-    engine: Engine, problem: Problem, rows: Table, only: np.ndarray | None, scale: Scale
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Scores (n, K), of a vote (n, K, m), targets and weights of the rows `only` is true for, some
-    at a time, in the targets' own measure."""
-    center, spread = scale.of_outputs(problem.objective)
-    if problem.objective.is_vote:
-        center, spread = center[:, None], spread[:, None]
-    for start in range(0, rows.n_rows, SCORE_ROWS):
-        batch = rows.read(start, min(start + SCORE_ROWS, rows.n_rows))
-        if only is not None:
-            batch = {k: a[only[start : start + SCORE_ROWS]] for k, a in batch.items()}
-        if not len(batch["codes"]):
-            continue
-        values = wide_values(batch["codes"], batch.get("values"), problem.valued)
-        z = engine.scores(batch["codes"], values) * spread + center
-        yield z, batch["target"], batch["weight"][:, 0] if "weight" in batch else np.ones(len(z))
-
-
-def evaluate(
-    engine: Engine, problem: Problem, rows: Table, only: np.ndarray | None, scale: Scale
-) -> dict[str, float]:
-    """Metrics on the rows `only` is true for, in the targets' own measure."""
-    objective = problem.objective
-    found = scored(engine, problem, rows, only, scale)
-    parts = [(*objective.merged(z), y, w) for z, y, w in found]
-    *z, y, w = map(np.concatenate, zip(*parts, strict=True))
-    return measure(objective.heads, z, y, w, problem.names)
-
-
-def _voices(
-    engine: Engine,
-    problem: Problem,
-    judge: tuple[Table, np.ndarray | None] | None,
-    scale: Scale,
-    table: np.ndarray,
-) -> Objective:
-    """The objective with its voices weighted, from (at most some of) the rows to judge by, or to
-    train on."""
-    fill(engine.table, table)
-    engine.set_means(problem.counts)
-    rows, only = judge or (problem.rows, problem.only)
-    parts, n = [], 0
-    for part in scored(engine, problem, rows, only, scale):
-        parts.append(part)
-        n += len(part[0])
-        if n >= VOICE_ROWS:
-            break
-    z, y, w = map(np.concatenate, zip(*parts, strict=True))
-    return problem.objective.with_voices(z, y, w)
 
 
 def on_distinct_rows(problem: Problem, settings: TrainSettings) -> tuple[Problem, TrainSettings]:
@@ -408,7 +279,7 @@ def _begun(
         else:
             initialise(engine.table, settings.seed, settings.init_scale, layout.n_outputs)
         fill(engine.state, settings.initial_state)
-    rows: Table = _Ready(problem.rows, problem, scale, settings)
+    rows: Table = Ready(problem.rows, problem, scale, bagging=settings.bagging, seed=settings.seed)
     if hasattr(engine, "hold"):
         rows = engine.hold(rows, resident=running.resident)
     chunk = max(1, min(CHUNK_ROWS // batch, -(-trained // (2 * batch * settings.averages))))
@@ -452,7 +323,7 @@ def _train(
 ) -> Fit:
     """One fit; `give_up` looks at each epoch's record as a callback does."""
     settings = settings.settled(Batches(problem.rows, 1, only=problem.only).n_rows)
-    judge = _judge_rows(problem)
+    judge = judge_rows(problem)
     with _room(lambda: 0):
         run, saver = _begun(problem, settings, running, start, scale)
     engine, was_stopped = run.engine, False
@@ -475,7 +346,7 @@ def _train(
     weights = host(engine.field_weights) if weights is None else weights
     objective = problem.objective
     if objective.combine == "weighted_vote":
-        objective = _voices(engine, problem, judge, scale, table)
+        objective = with_voices(engine, problem, judge, scale, table)
         if judge is not None:
             weighed = replace(problem, objective=objective)
             run.metrics = evaluate(engine, weighed, *judge, scale)

@@ -15,7 +15,8 @@ from ..data.shuffle import Rows, wide_values
 from ..errors import SettingError
 from ..layout import Layout
 from ..objective import Objective
-from ..train import Problem, Running, TrainSettings
+from ..problem import Problem
+from ..train import Running, TrainSettings
 from .methods import METHODS, OURS, Method, chosen_methods
 
 __all__ = ["BaselineClassifier"]

@@ -12,16 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from ..engines import DEVICES
 from ..errors import MissingExtra, SettingError
 from ..layout import Layout
-from ..train import Problem, Running, TrainSettings, fitted_engine, train
+from ..problem import Problem, Scorer
+from ..train import Running, TrainSettings, fitted_engine, train
 
-__all__ = ["METHODS", "OURS", "PAPERS", "Fitted", "Method", "Scorer", "chosen_methods"]
+__all__ = ["METHODS", "OURS", "PAPERS", "Fitted", "Method", "chosen_methods"]
 
 RATES = (0.01, 0.1)
 DECAYS = tuple(10.0**-k for k in range(3, 9))
@@ -29,12 +28,6 @@ DROPOUTS = (0.1, 0.3, 0.5, 0.7)
 BASES = (1.2, 1.4, 1.6, 1.8, 2.0, 3.0, 4.0)
 OURS = "fieldwise"
 BINARY = "Only binary classification is supported."  # scikit-learn's words
-
-
-class Scorer(Protocol):
-    """What scores rows, as an `Engine` does."""
-
-    def scores(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray: ...
 
 
 @dataclass

@@ -17,7 +17,7 @@ import numpy as np
 from ..data.shuffle import gathered, wide_values
 from ..errors import SettingError
 from ..losses import LOSSES
-from ..train import Problem
+from ..problem import Problem
 
 __all__ = ["Trees", "fit_catboost", "fit_hist", "fit_lightgbm"]
 

@@ -18,7 +18,7 @@ from ..errors import SettingError
 from ..files import write_atomically
 from ..fitting import held_out_rows, objective_of
 from ..layout import Layout
-from ..train import Problem
+from ..problem import Problem
 
 __all__ = ["Parts", "encoded", "parted"]
 

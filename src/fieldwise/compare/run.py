@@ -18,8 +18,9 @@ from ..baselines.methods import Method, chosen_methods
 from ..errors import FieldwiseError, SettingError, TrainingError
 from ..files import fingerprint, write_atomically
 from ..metrics import head_metrics
+from ..problem import scored
 from ..targets import scale_of
-from ..train import Running, TrainSettings, scored
+from ..train import Running, TrainSettings
 from ..tune import OutOfTime, Report, finished, open_study, search
 from .pages import write_pages
 from .parts import Parts, encoded, parted

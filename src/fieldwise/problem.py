@@ -1,0 +1,149 @@
+"""What to learn from and what to judge by, as engines take it; scores and metrics of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from .data.shuffle import Rows, Table, gathered, wide_values
+from .engines import Engine, fill
+from .errors import SettingError
+from .layout import Layout
+from .metrics import measure
+from .objective import Objective
+from .targets import Scale, weights_of
+
+__all__ = ["Problem", "Ready", "Scorer", "evaluate", "judge_rows", "scored", "with_voices"]
+
+SCORE_ROWS = 1 << 16
+MOST_GATHERED = 1 << 20  # rows to judge by that are kept in memory
+VOICE_ROWS = 1 << 17  # rows that the weights of a vote are found on, at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What to learn from, and what to judge by: `validation`, or the rows of `rows` that `held_out`
+    names, or nothing."""
+
+    layout: Layout
+    rows: Table
+    counts: np.ndarray  # (d,) how often each category was seen
+    only: np.ndarray | None = None  # true for the rows to train on; None: all
+    validation: Table | None = None
+    held_out: np.ndarray | None = None
+    valued: Sequence[int] = ()  # slots that carry values, the columns of the rows' values
+    ordered: Sequence[int] = ()  # slots whose codes rise with a number; trees make use of it
+    objective: Objective = field(default_factory=Objective)
+    sampling_rate: float = 1.0  # share of the first class's rows that was kept
+    names: Sequence[str] = ()  # of several targets, for their metrics
+
+    def __post_init__(self) -> None:
+        plain = [head.loss for head in self.objective.heads] == ["logistic"]
+        if not 0 < self.sampling_rate <= 1 or (self.sampling_rate != 1 and not plain):
+            raise SettingError(
+                f"sampling_rate={self.sampling_rate} must be more than 0 and at most 1, "
+                "and goes with two classes"
+            )
+
+    @property
+    def judge(self) -> tuple[Table, np.ndarray | None] | None:
+        """The rows to judge by, and which of them."""
+        if self.validation is not None:
+            return self.validation, None
+        return None if self.held_out is None else (self.rows, self.held_out)
+
+
+class Ready:
+    """The rows of a table as engines take them: values of all slots, targets in the engine's
+    measure, and weights."""
+
+    def __init__(
+        self, rows: Table, problem: Problem, scale: Scale, *, bagging: bool, seed: int
+    ) -> None:
+        self._rows, self._scale = rows, scale
+        self._objective, self._bagging, self._seed = problem.objective, bagging, seed
+        self._valued = problem.valued
+        self.n_rows = rows.n_rows
+        kept = [name for name in rows.names if name != "values" or problem.valued]
+        drawn = bagging and problem.objective.n_members > 1 and "weight" not in kept
+        self.names = [*kept, "weight"] if drawn else kept
+
+    def read(self, start: int, stop: int) -> dict[str, np.ndarray]:
+        found = dict(self._rows.read(start, stop))
+        if self._valued:
+            wide = wide_values(found["codes"], found["values"], self._valued)
+            found["values"] = np.asarray(wide)
+        found["target"] = (found["target"] - self._scale.center) / self._scale.spread
+        weight = weights_of(found, self._objective, bagging=self._bagging, seed=self._seed)
+        if weight is not None:
+            found["weight"] = weight
+        return {name: found[name] for name in self.names}
+
+
+def judge_rows(problem: Problem) -> tuple[Table, np.ndarray | None] | None:
+    """The rows to judge by, and which of them; gathered in memory where they are some of many."""
+    judge = problem.judge
+    if judge is None or judge[1] is None or np.count_nonzero(judge[1]) > MOST_GATHERED:
+        return judge
+    return Rows(**gathered(*judge)), None
+
+
+class Scorer(Protocol):
+    """What scores rows, as an `Engine` does."""
+
+    def scores(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray: ...
+
+
+def scored(
+    scorer: Scorer, problem: Problem, rows: Table, only: np.ndarray | None, scale: Scale
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Scores (n, K), of a vote (n, K, m), targets and weights of the rows `only` is true for, some
+    at a time, in the targets' own measure."""
+    center, spread = scale.of_outputs(problem.objective)
+    if problem.objective.is_vote:
+        center, spread = center[:, None], spread[:, None]
+    for start in range(0, rows.n_rows, SCORE_ROWS):
+        batch = rows.read(start, min(start + SCORE_ROWS, rows.n_rows))
+        if only is not None:
+            batch = {k: a[only[start : start + SCORE_ROWS]] for k, a in batch.items()}
+        if not len(batch["codes"]):
+            continue
+        values = wide_values(batch["codes"], batch.get("values"), problem.valued)
+        z = scorer.scores(batch["codes"], values) * spread + center
+        yield z, batch["target"], batch["weight"][:, 0] if "weight" in batch else np.ones(len(z))
+
+
+def evaluate(
+    engine: Engine, problem: Problem, rows: Table, only: np.ndarray | None, scale: Scale
+) -> dict[str, float]:
+    """Metrics on the rows `only` is true for, in the targets' own measure."""
+    objective = problem.objective
+    found = scored(engine, problem, rows, only, scale)
+    parts = [(*objective.merged(z), y, w) for z, y, w in found]
+    *z, y, w = map(np.concatenate, zip(*parts, strict=True))
+    return measure(objective.heads, z, y, w, problem.names)
+
+
+def with_voices(
+    engine: Engine,
+    problem: Problem,
+    judge: tuple[Table, np.ndarray | None] | None,
+    scale: Scale,
+    table: np.ndarray,
+) -> Objective:
+    """The objective with its voices weighted, from (at most some of) the rows to judge by, or to
+    train on."""
+    fill(engine.table, table)
+    engine.set_means(problem.counts)
+    rows, only = judge or (problem.rows, problem.only)
+    parts, n = [], 0
+    for part in scored(engine, problem, rows, only, scale):
+        parts.append(part)
+        n += len(part[0])
+        if n >= VOICE_ROWS:
+            break
+    z, y, w = map(np.concatenate, zip(*parts, strict=True))
+    return problem.objective.with_voices(z, y, w)
