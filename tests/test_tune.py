@@ -182,6 +182,6 @@ def test_what_tune_refuses(file, tmp_path, monkeypatch):
     def nothing():
         raise MissingExtra("optuna", "tune")
 
-    monkeypatch.setattr(tune, "_optuna", nothing)
+    monkeypatch.setattr(tune, "require_optuna", nothing)
     with pytest.raises(MissingExtra, match=r'pip install "fieldwise\[tune\]"'):
         tune_table(str(file), tmp_path / "b.toml", trials=1)

@@ -27,7 +27,15 @@ from .train import Running, TrainSettings
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["OutOfTime", "draw_search", "open_study", "search", "tune_table"]
+__all__ = [
+    "OutOfTime",
+    "draw_search",
+    "finished",
+    "open_study",
+    "require_optuna",
+    "search",
+    "tune_table",
+]
 
 # Candidates of our own model's settings: (lowest, highest) on a logarithmic scale.
 SPACE: dict[str, tuple[float, float]] = {
@@ -48,7 +56,8 @@ class OutOfTime(Exception):
     """The time that was given is over."""
 
 
-def _optuna() -> Any:
+def require_optuna() -> Any:
+    """Optuna, or an error that says how to install it."""
     try:
         import optuna
     except ImportError as error:
@@ -69,7 +78,7 @@ def open_study(
 
     `shared`: other processes may be at work on it.
     """
-    optuna = _optuna()
+    optuna = require_optuna()
     storage = optuna.storages.RDBStorage(
         f"sqlite:///{file}", engine_kwargs={"connect_args": {"timeout": 60}}
     )
@@ -94,7 +103,7 @@ def open_study(
 
 def finished(study: optuna.Study) -> list[Any]:
     """Trials of different settings that ended by themselves, those given up early among them."""
-    state = _optuna().trial.TrialState
+    state = require_optuna().trial.TrialState
     ended = study.get_trials(deepcopy=False, states=(state.COMPLETE, state.PRUNED, state.FAIL))
     out: dict[str, Any] = {}
     for trial in ended:
@@ -116,7 +125,7 @@ def search(
     `space` draws settings for a trial, or holds the candidates of each. Settings whose loss is no
     number are a trial that failed; any other error ends the search, which can go on later.
     """
-    state = _optuna().trial.TrialState
+    state = require_optuna().trial.TrialState
     while len(finished(study)) < n_trials and not is_over():
         trial = study.ask()
         others = study.get_trials(deepcopy=False, states=(state.RUNNING,))
@@ -203,7 +212,7 @@ def tune_table(
     """
     if trials < 1 or jobs < 1:
         raise SettingError(f"trials={trials} and jobs={jobs} must be at least 1")
-    _optuna()
+    require_optuna()
     if time_limit is not None and not time_limit > 0:
         raise SettingError(f"time_limit={time_limit} must be more than 0 minutes")
     running = replace(running or Running(), keeps_best=False)
@@ -349,7 +358,7 @@ def _toml(value: Any) -> str:
 
 def draw_search(study: optuna.Study, folder: Path) -> list[Path]:
     """Pictures of a search: its course, the loss over each setting, and what mattered."""
-    _optuna()
+    require_optuna()
     try:
         import matplotlib as mpl
     except ImportError:

@@ -59,7 +59,8 @@ class Features:
         return np.flatnonzero(~self.is_number & ~self._is_ordered).tolist()
 
     def __call__(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray:
-        found = np.where(codes < 0, np.nan, codes).astype(np.float32)
+        found = codes.astype(np.float32)  # exact up to 16 million categories
+        found[codes < 0] = np.nan
         if self._groups is not None:
             for s in self.categorical:
                 group = self._groups[s]

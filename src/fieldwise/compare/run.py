@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from ..baselines.methods import Method, chosen_methods
+from ..baselines.methods import METHODS, OURS, Method, chosen_methods
+from ..data.shuffle import gathered
 from ..errors import FieldwiseError, SettingError, TrainingError
 from ..files import fingerprint, write_atomically
 from ..metrics import head_metrics
 from ..problem import scored
 from ..targets import scale_of
 from ..train import Running, TrainSettings
-from ..tune import OutOfTime, Report, finished, open_study, search
+from ..tune import OutOfTime, Report, finished, open_study, require_optuna, search
 from .pages import write_pages
 from .parts import Parts, encoded, parted
 from .results import Result, results_of
@@ -29,6 +30,7 @@ from .results import Result, results_of
 __all__ = ["compare_table", "run_methods"]
 
 TRAINING = TrainSettings(epochs=40)
+COMPILED_ROWS = 4096
 WORTH_SAVING = 1_000_000  # rows to learn from: shorter fits are made anew after an interruption
 Say = Callable[[str], None]
 
@@ -90,6 +92,7 @@ def compare_table(
         seed=seed,
         time_limit=time_limit,
     )
+    require_optuna()
     others = {"validation": validation_data, "test": test_data}
     given = {name: other for name, other in others.items() if other is not None}
     if len(given) == 1:
@@ -142,7 +145,24 @@ def run_methods(parts: Parts, folder: Path, plan: Plan, running: Running, say: S
     """The result of every method; one that cannot run, fails or takes too long has one too."""
     (folder / "fits").mkdir(exist_ok=True)
     work = Work(parts, folder, plan, replace(running, keeps_best=False), say)
+    if any(method.name == OURS for method in plan.methods):
+        _compile(parts, running)
     return [work.result(method) for method in plan.methods]
+
+
+def _compile(parts: Parts, running: Running) -> None:
+    """A fit of a few rows, so that no time has the kernels' compilation in it."""
+    problem = parts.problem
+    if problem.only is None:
+        return
+    few = np.zeros_like(problem.only)
+    few[np.flatnonzero(problem.only)[:COMPILED_ROWS]] = True
+    y = gathered(problem.rows, few)["target"][:, 0]
+    if y.min() < y.max():
+        quiet = replace(running, show=False, callbacks=())
+        method = METHODS[OURS]
+        settings = {**method.start, "ranks": 1}
+        method.fit(replace(problem, only=few), settings, replace(TRAINING, epochs=1), quiet)
 
 
 @dataclass
