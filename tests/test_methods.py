@@ -134,20 +134,20 @@ def test_scikit_learns_trees_refuse_shares():
 def test_features_of_trees():
     """Unseen is missing, a linear field is its number, rare categories may share one."""
     about = Problem(
-        layout=Layout.of((4, 1, 4), rank=0),
+        layout=Layout.of((4, 2, 4), rank=0),
         rows=Rows(codes=np.zeros((1, 3), np.int32), target=np.zeros(1)),
-        counts=np.array([5, 1, 9, 2, 17, 1, 1, 1, 1]),
+        counts=np.array([5, 1, 9, 2, 17, 1, 1, 1, 1, 1]),
         valued=(1,),
-        ordered=(2,),
+        ordered=(1, 2),
     )
-    codes = np.array([[0, 0, 3], [1, 0, 2], [2, 0, 1], [3, 0, 0], [-1, 0, 3]], np.int32)
+    codes = np.array([[0, 0, 3], [1, 0, 2], [2, 0, 1], [3, 0, 0], [-1, 1, 3]], np.int32)
     values = np.array([[1, 0.5, 1], [1, 1.5, 1], [1, 2.5, 1], [1, 3.5, 1], [1, 4.5, 1]])
     whole, few = Features(about), Features(about, most=3)
     assert whole.categorical == [0]
     assert few(codes, values)[:, 2].tolist() == [3, 2, 1, 0, 3]
     np.testing.assert_array_equal(whole(codes, values)[:, 0], [0, 1, 2, 3, np.nan])
     np.testing.assert_array_equal(few(codes, values)[:, 0], [1, 2, 0, 2, np.nan])
-    np.testing.assert_array_equal(few(codes, values)[:, 1], values[:, 1])
+    np.testing.assert_array_equal(few(codes, values)[:, 1], [*values[:4, 1], np.nan])
 
 
 def test_categories_without_counts_are_unseen():
@@ -247,6 +247,20 @@ def test_classifiers_learn_predict_and_go_through_a_pickle(kind):
     assert model.n_parameters_ > 0
     strange = new.with_columns(c0=pl.lit("never seen"))
     assert np.isfinite(again.decision_function(strange)).all()
+
+
+def test_trees_see_numbers_as_numbers():
+    """Of a linear column, a binned one and a category; a missing number is missing."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=3000)
+    y = (np.abs(x) < 0.5).astype(int)
+    X = pl.DataFrame({"x": pl.Series(x).set(pl.Series(x > 3), None), "c": ["u", "v"] * 1500})
+    for kinds in ({"x": "linear"}, {"x": "quantile"}):
+        for kind in TREES:
+            model = BaselineClassifier(kind, kinds=kinds, n_jobs=1).fit(X, y)
+            assert model._scorer.features.categorical == [1]
+            assert (model.predict(X) == y).mean() > 0.9
+            assert np.isfinite(model.decision_function(X.with_columns(x=None))).all()
 
 
 def test_a_classifier_judges_by_the_rows_it_is_given():

@@ -35,7 +35,7 @@ class Problem:
     validation: Table | None = None
     held_out: np.ndarray | None = None
     valued: Sequence[int] = ()  # slots that carry values, the columns of the rows' values
-    ordered: Sequence[int] = ()  # slots whose codes rise with a number; trees make use of it
+    ordered: Sequence[int] = ()  # slots that stand for a number; trees make use of it
     objective: Objective = field(default_factory=Objective)
     sampling_rate: float = 1.0  # share of the first class's rows that was kept
     names: Sequence[str] = ()  # of several targets, for their metrics

@@ -47,16 +47,11 @@ class Features:
     """Codes and values as trees take them, (n, S): NaN where a value was never seen."""
 
     def __init__(self, problem: Problem, most: int | None = None) -> None:
-        layout = problem.layout
-        sizes = np.asarray(layout.sizes)[layout.slot_owner]
-        valued = np.isin(np.arange(layout.n_slots), problem.valued)
-        self.is_number = valued & (sizes == 1)
-        self._is_ordered = np.isin(np.arange(layout.n_slots), problem.ordered)
+        slots = np.arange(problem.layout.n_slots)
+        is_number = np.isin(slots, problem.ordered)
+        self.categorical = np.flatnonzero(~is_number).tolist()
+        self._linear = np.flatnonzero(is_number & np.isin(slots, problem.valued))
         self._groups = None if most is None else _groups(problem, most)
-
-    @property
-    def categorical(self) -> list[int]:
-        return np.flatnonzero(~self.is_number & ~self._is_ordered).tolist()
 
     def __call__(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray:
         found = codes.astype(np.float32)  # exact up to 16 million categories
@@ -66,7 +61,8 @@ class Features:
                 group = self._groups[s]
                 found[:, s] = np.where(codes[:, s] < 0, np.nan, group[codes[:, s]])
         if values is not None:
-            found[:, self.is_number] = values[:, self.is_number]
+            for at in self._linear:
+                found[:, at] = np.where(codes[:, at] == 0, values[:, at], np.nan)
         return found
 
 

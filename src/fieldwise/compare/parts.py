@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ def parted(
         n_outputs=objective.n_outputs,
         slots=schema.slots,
     )
-    counts = _counts(store, layout, masks[0], schema.valued)
+    counts = _counts(store, layout, masks[0])
     pairs = zip(schema.fields, slot_positions(schema.slots), strict=True)
     rare = [s for field, slots in pairs if field.unseen == "rare" for s in slots]
     problem = Problem(
@@ -137,14 +137,18 @@ def parted(
     return Parts(problem, masks[2], about)
 
 
-def _counts(store: Store, layout: Layout, only: np.ndarray, valued: Sequence[int]) -> np.ndarray:
+def _counts(store: Store, layout: Layout, only: np.ndarray) -> np.ndarray:
     """(d,) how often each category occurs in these rows; empty slots of lists have the value 0"""
     out = np.zeros(layout.n_rows, np.int64)
     first = layout.offsets[layout.slot_owner]
+    schema = store.schema
+    in_lists = np.isin(np.arange(layout.n_slots), [*set(schema.valued) - set(schema.ordered)])
     for start in range(0, store.n_rows, PIECE):
         found = store.read(start, min(start + PIECE, store.n_rows))
         codes, here = found["codes"], only[start : start + PIECE, None]
-        wide = wide_values(codes, found.get("values"), valued)
-        there = here & (codes >= 0) if wide is None else here & (codes >= 0) & (wide != 0)
+        there = here & (codes >= 0)
+        wide = wide_values(codes, found.get("values"), schema.valued)
+        if wide is not None:
+            there &= ~in_lists | (wide != 0)
         out += np.bincount((codes + first)[there], minlength=layout.n_rows)
     return out

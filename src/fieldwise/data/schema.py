@@ -256,10 +256,11 @@ class Schema:
 
     @cached_property
     def ordered(self) -> list[int]:
-        """Positions of the slots whose codes rise with a number: those of binned fields."""
+        """Positions of the slots that stand for a number: in a binned field the code rises with it,
+        in a linear one it is the value, and code 1 is missing."""
         places = slot_positions(self.slots)
         pairs = zip(self.fields, places, strict=True)
-        return [s for f, place in pairs if f.is_binned for s in place]
+        return [s for f, place in pairs if f.is_binned or f.is_linear for s in place]
 
     def with_fields(self, **changes: Any) -> Schema:
         """The same settings changed in every field."""
