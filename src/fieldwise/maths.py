@@ -18,15 +18,19 @@ __all__ = [
     "bound",
     "category_shares",
     "constrain",
+    "effects",
     "field_scores",
     "fold",
     "gradient",
     "importance",
     "mean_of_outputs",
     "mean_rows",
+    "moments",
     "penalty",
     "penalty_gradient",
     "scores",
+    "shapley",
+    "variances",
 ]
 
 EPSILON = 1e-10
@@ -262,3 +266,109 @@ def bound(table: np.ndarray, layout: Layout, n_samples: int) -> float:
     """
     variance, mean = penalty(table, layout)
     return float(np.sqrt(layout.n_fields / n_samples) * np.sum(np.sqrt(variance) + np.sqrt(mean)))
+
+
+# What a model says of a sample, taken apart. Every field brings a row B_j = sum of x T[f] over its
+# slots; with mu_j its mean over training and ~B_j = B_j - mu_j,
+#
+#   pair_ij(A, C) = A_i . C_j in i's columns + A_i . C_j in j's columns          (A_i, C_j are rows)
+#   base   = sum_i mu_i[b] + sum_{i < j} pair_ij(mu, mu)
+#   main_i = ~B_i[b] + sum_{j != i} pair_ij(~B, mu)
+#   z      = base + sum_i main_i + sum_{i < j} pair_ij(~B, ~B)
+#
+# If fields were independent, with the distributions they have in training, every main effect would
+# have mean 0, and every pair effect mean 0 whichever of its fields is held fixed. So nothing of a
+# pair is left that one of its fields could say alone, variances add up, and the Shapley value of a
+# field is its main effect and half of its pairs.
+
+
+def moments(
+    table: np.ndarray, layout: Layout, weight: np.ndarray, square: np.ndarray
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """mu (m, R + K) and the covariance of every ~B_j, (R + K, R + K)
+
+    weight and square (d,) are the means over training of a category's value and of its square: both
+    its share, where values are 1. A field of one slot has one category at a time; those of a list
+    are taken to come independently.
+    """
+    wide = table.astype(np.float64, copy=False)
+    mean = np.empty((layout.n_fields, layout.width))
+    spread = []
+    for i in range(layout.n_fields):
+        own = layout.own(i)
+        T, w, s = wide[own], weight[own], square[own]
+        mean[i] = w @ T
+        if layout.slots[i] == 1:
+            spread.append((T * s[:, None]).T @ T - np.outer(mean[i], mean[i]))
+        else:
+            spread.append((T * (s - w**2)[:, None]).T @ T)
+    return mean, spread
+
+
+def _pairs(layout: Layout, A: np.ndarray, C: np.ndarray) -> np.ndarray:
+    """pair_ij(A, C) of rows (n, m, R + K) -> (n, K, m, m); zero for i = j"""
+    m, K, R = layout.n_fields, layout.n_outputs, layout.n_columns
+    columns = np.arange(R)
+    out = np.zeros((len(A), K, m, m))
+    own_A, own_C = A[:, layout.owner, columns], C[:, layout.owner, columns]  # (n, R)
+    for o in range(K):
+        for i in range(m):
+            t = layout.block(o, i)
+            out[:, o, i, :] += np.einsum("nt,njt->nj", own_A[:, t], C[:, :, t])
+            out[:, o, :, i] += np.einsum("njt,nt->nj", A[:, :, t], own_C[:, t])
+    out[:, :, range(m), range(m)] = 0.0
+    return out
+
+
+def effects(
+    table: np.ndarray,
+    layout: Layout,
+    mean: np.ndarray,
+    rows: np.ndarray,
+    values: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """base (K,), main (n, K, m) and pair effects (n, K, m, m), each pair twice
+
+    mean (m, R + K) is mu.
+    """
+    _, _, by_field = _parts(table.astype(np.float64, copy=False), layout, rows, values)
+    away = by_field - mean
+    R = layout.n_columns
+    middle = _pairs(layout, mean[None], mean[None])[0]  # (K, m, m)
+    base = mean[:, R:].sum(axis=0) + middle.sum(axis=(1, 2)) / 2
+    every = np.broadcast_to(mean, away.shape)
+    main = away[:, :, R:].swapaxes(1, 2) + _pairs(layout, away, every).sum(axis=3)
+    return base, main, _pairs(layout, away, away)
+
+
+def shapley(main: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """main_i + 1/2 sum_j pair_ij: what field i adds to the fields known before it, on average over
+    all orders in which fields become known. (n, K, m)"""
+    out: np.ndarray = main + pairs.sum(axis=3) / 2
+    return out
+
+
+def variances(
+    layout: Layout, mean: np.ndarray, spread: list[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The variance of every main effect, (K, m), and of every pair effect, (K, m, m), each twice
+
+    With S_i the covariance of ~B_i: of main_i = g . ~B_i it is g . S_i g, of pair_ij the sum of
+    S_i[s, t] S_j[s, t] over s and t in the columns of i and j.
+    """
+    m, K, R = layout.n_fields, layout.n_outputs, layout.n_columns
+    own = mean[layout.owner, np.arange(R)]
+    main, pairs = np.zeros((K, m)), np.zeros((K, m, m))
+    for o in range(K):
+        blocks = [np.arange(*layout.block(o, i).indices(R)) for i in range(m)]
+        for i in range(m):
+            g = np.zeros(layout.width)
+            g[R + o] = 1.0
+            for j in range(m):
+                g[blocks[j]] = own[blocks[j]]
+            g[blocks[i]] = mean[:, blocks[i]].sum(axis=0) - mean[i, blocks[i]]
+            main[o, i] = g @ spread[i] @ g
+            for j in range(i):
+                both = np.ix_(*[np.concatenate([blocks[i], blocks[j]])] * 2)
+                pairs[o, i, j] = pairs[o, j, i] = np.sum(spread[i][both] * spread[j][both])
+    return main, pairs
