@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from fieldwise import maths
+from fieldwise.errors import SettingError
+from fieldwise.explain.rows import Marginals, RowExplainer
 from fieldwise.layout import Layout
 
 
@@ -119,3 +121,43 @@ def test_values_and_lists_have_moments_of_their_own():
     np.testing.assert_allclose(of_main[0], np.einsum("n,ni->i", chance, main[:, 0] ** 2), rtol=1e-9)
     wanted = np.einsum("n,nij->ij", chance, pairs[:, 0] ** 2)
     np.testing.assert_allclose(of_pairs[0], wanted, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n_outputs", "slots"), [(1, ()), (3, ()), (2, (2, 1, 3))])
+def test_the_fast_rows_are_the_plain_ones(n_outputs, slots):
+    layout, table, _ = model(n_outputs=n_outputs, sizes=(5, 4, 6), rank=3, slots=slots)
+    random = np.random.default_rng(1)
+    share = random.random(layout.n_rows)
+    marginals = Marginals(share, share)
+    counts = random.integers(1, 9, layout.n_rows)
+    rows = np.concatenate([table, maths.mean_rows(table, layout, counts)]).astype(np.float32)
+    codes = np.stack([random.integers(-1, layout.sizes[j], 50) for j in layout.slot_owner], axis=1)
+    wide = random.normal(size=codes.shape).astype(np.float32) if slots else None
+    offsets = random.normal(size=n_outputs)
+    explainer = RowExplainer(rows, layout, marginals, offsets)
+    main, shapley, pairs = explainer(codes.astype(np.int32), wide, pairs=True)
+    at = np.where(codes < 0, layout.n_rows + layout.slot_owner, layout.rows(codes))
+    mean, _ = maths.moments(rows[: layout.n_rows], layout, share, share)
+    base, wanted, both = maths.effects(rows, layout, mean, at, wide)
+    np.testing.assert_allclose(explainer.base, base + offsets, rtol=1e-6)
+    np.testing.assert_allclose(main, wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(pairs, both, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(shapley, maths.shapley(wanted, both), rtol=1e-4, atol=1e-5)
+
+
+def test_an_unseen_category_says_nothing():
+    """Its row is the mean of its field's, so that its effects are exactly 0."""
+    layout, table, shares = model()
+    share = np.concatenate(shares)
+    rows = np.concatenate([table, maths.mean_rows(table, layout, share)]).astype(np.float32)
+    explainer = RowExplainer(rows, layout, Marginals(share, share), np.zeros(1))
+    main, shapley, _ = explainer(np.array([[-1, 2, 1]], np.int32), None)
+    assert abs(main[0, 0, 0]) < 1e-6
+    assert abs(shapley[0, 0, 0]) < 1e-6
+
+
+def test_small_factorisation_machines_are_not_taken_apart():
+    layout = Layout.of((3, 4), rank=2, component="fm")
+    rows = np.zeros((9, layout.width), np.float32)
+    with pytest.raises(SettingError, match="the component 'fm' has more than those"):
+        RowExplainer(rows, layout, Marginals(np.ones(7), np.ones(7)), np.zeros(1))

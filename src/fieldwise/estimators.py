@@ -17,6 +17,7 @@ from .data.schema import Target
 from .data.shuffle import Rows
 from .data.vocabulary import Vocabulary
 from .errors import DataError, SettingError
+from .explain.rows import Explanation
 from .layout import Layout
 from .losses import LOSSES, check_target
 from .model import FieldwiseModel
@@ -256,6 +257,12 @@ class _FieldwiseEstimator(TableEstimator):
         codes, values = self._encoder.codes(X)
         z = self.model_.score_codes(codes, values, self.n_jobs).astype(np.float64)
         return z.reshape(len(z), -1)
+
+    def explain(self, X: Any) -> Explanation:
+        """What every field and pair of fields adds to the score of each row, and exact Shapley
+        values; see `Explanation`."""
+        check_is_fitted(self)
+        return self.model_.explain_codes(*self._encoder.codes(X))
 
     def field_scores(self, X: Any) -> np.ndarray:
         """f_i(x), the score of every field's model: (n, m) of one output, else (n, outputs, m)."""

@@ -23,9 +23,11 @@ __all__ = [
     "fold",
     "gradient",
     "importance",
+    "main_slopes",
     "mean_of_outputs",
     "mean_rows",
     "moments",
+    "pair_effects",
     "penalty",
     "penalty_gradient",
     "scores",
@@ -305,7 +307,7 @@ def moments(
     return mean, spread
 
 
-def _pairs(layout: Layout, A: np.ndarray, C: np.ndarray) -> np.ndarray:
+def pair_effects(layout: Layout, A: np.ndarray, C: np.ndarray) -> np.ndarray:
     """pair_ij(A, C) of rows (n, m, R + K) -> (n, K, m, m); zero for i = j"""
     m, K, R = layout.n_fields, layout.n_outputs, layout.n_columns
     columns = np.arange(R)
@@ -334,17 +336,29 @@ def effects(
     _, _, by_field = _parts(table.astype(np.float64, copy=False), layout, rows, values)
     away = by_field - mean
     R = layout.n_columns
-    middle = _pairs(layout, mean[None], mean[None])[0]  # (K, m, m)
+    middle = pair_effects(layout, mean[None], mean[None])[0]  # (K, m, m)
     base = mean[:, R:].sum(axis=0) + middle.sum(axis=(1, 2)) / 2
     every = np.broadcast_to(mean, away.shape)
-    main = away[:, :, R:].swapaxes(1, 2) + _pairs(layout, away, every).sum(axis=3)
-    return base, main, _pairs(layout, away, away)
+    main = away[:, :, R:].swapaxes(1, 2) + pair_effects(layout, away, every).sum(axis=3)
+    return base, main, pair_effects(layout, away, away)
 
 
 def shapley(main: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     """main_i + 1/2 sum_j pair_ij: what field i adds to the fields known before it, on average over
     all orders in which fields become known. (n, K, m)"""
     out: np.ndarray = main + pairs.sum(axis=3) / 2
+    return out
+
+
+def main_slopes(layout: Layout, mean: np.ndarray, i: int) -> np.ndarray:
+    """g (R + K, K) with main_i = ~B_i g: in i's columns what the other fields bring on average, in
+    another's columns what that field's own rows are on average, and 1 for the bias"""
+    R = layout.n_columns
+    own = mean[layout.owner, np.arange(R)]
+    others = mean[:, :R].sum(axis=0) - mean[i, :R]
+    out = np.zeros((layout.width, layout.n_outputs))
+    out[np.arange(R), layout.output] = np.where(layout.owner == i, others, own)
+    out[R:] = np.eye(layout.n_outputs)
     return out
 
 
@@ -357,17 +371,13 @@ def variances(
     S_i[s, t] S_j[s, t] over s and t in the columns of i and j.
     """
     m, K, R = layout.n_fields, layout.n_outputs, layout.n_columns
-    own = mean[layout.owner, np.arange(R)]
     main, pairs = np.zeros((K, m)), np.zeros((K, m, m))
+    for i in range(m):
+        g = main_slopes(layout, mean, i)
+        main[:, i] = np.sum(g * (spread[i] @ g), axis=0)
     for o in range(K):
         blocks = [np.arange(*layout.block(o, i).indices(R)) for i in range(m)]
         for i in range(m):
-            g = np.zeros(layout.width)
-            g[R + o] = 1.0
-            for j in range(m):
-                g[blocks[j]] = own[blocks[j]]
-            g[blocks[i]] = mean[:, blocks[i]].sum(axis=0) - mean[i, blocks[i]]
-            main[o, i] = g @ spread[i] @ g
             for j in range(i):
                 both = np.ix_(*[np.concatenate([blocks[i], blocks[j]])] * 2)
                 pairs[o, i, j] = pairs[o, j, i] = np.sum(spread[i][both] * spread[j][both])

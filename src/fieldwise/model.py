@@ -5,6 +5,8 @@
                            checksums
       table.safetensors    table (d + m, R + K) float32; the last m rows are the means of fields
       vocabulary.parquet   field, category, code, count
+      moments.safetensors  where fields carry values: moments (d, 2) float64, the mean of every
+                           category's value and of its square
 
 No pickle anywhere. The table is mapped, not copied, when a model is loaded.
 """
@@ -33,7 +35,7 @@ from .files import disk_errors, read_sealed, sealed, sync_folder
 from .layout import Layout
 from .losses import LOSSES
 from .objective import Head, Objective
-from .problem import Problem
+from .problem import Problem, value_moments
 from .targets import folded
 from .train import Fit
 
@@ -41,11 +43,13 @@ if TYPE_CHECKING:
     from .data.chunks import Chunk, Source
     from .data.vocabulary import Vocabulary
     from .data.words import StoredWords
+    from .explain.rows import Explanation, RowExplainer
 
 __all__ = ["FieldwiseModel"]
 
 FORMAT = 1
 HEADER, TABLE, WORDS = "model.json", "table.safetensors", "vocabulary.parquet"
+MOMENTS = "moments.safetensors"
 WRITE_ROWS = 1 << 14
 
 
@@ -61,6 +65,7 @@ class FieldwiseModel:
     settings: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+    moments: np.ndarray | None = None  # (d, 2), where fields carry values
     _told: set[str] = field(default_factory=set, repr=False)  # fields whose unseen values were
 
     @classmethod
@@ -83,6 +88,7 @@ class FieldwiseModel:
         return cls(
             *(vocabulary, layout, rows, objective, offsets + np.log(problem.sampling_rate)),
             *(about, dict(fit.metrics), list(fit.history)),
+            value_moments(problem) if problem.valued else None,
         )
 
     @property
@@ -199,6 +205,55 @@ class FieldwiseModel:
         found = self._score(codes, values, n_jobs, by_field=True)
         return found[:, 0] if found.shape[1] == 1 else found
 
+    def explain(self, data: Any) -> Explanation:
+        """What every field and pair of fields adds to the score of raw rows, and exact Shapley
+        values; see `Explanation`."""
+        codes, values = map(np.concatenate, zip(*self._coded(data), strict=True))
+        return self.explain_codes(codes, values)
+
+    def explain_codes(self, codes: np.ndarray, values: np.ndarray | None) -> Explanation:
+        """The same of coded rows."""
+        from .explain.rows import Explanation
+
+        explainer = self._explainer
+        wide = wide_values(codes, values, self.schema.valued)
+        single = self.layout.n_outputs == 1
+        main, shapley, _ = explainer(codes, wide)
+
+        def pairs() -> np.ndarray:
+            found = explainer(codes, wide, pairs=True)[2]
+            return found[:, 0] if single else found
+
+        return Explanation(
+            float(explainer.base[0]) if single else explainer.base,
+            main[:, 0] if single else main,
+            shapley[:, 0] if single else shapley,
+            self.schema.names,
+            self.vocabulary.decode(codes, values),
+            pairs,
+        )
+
+    @cached_property
+    def _explainer(self) -> RowExplainer:
+        from .explain.rows import Marginals, RowExplainer
+
+        if self.objective.is_vote:
+            raise ModelError(
+                "the prediction of a vote is no sum of its fields' scores, so it is not taken "
+                "apart; field_scores has what every field says"
+            )
+        counts = self.vocabulary.counts()
+        if not counts.any():
+            raise ModelError("the model does not know how often its categories were seen")
+        marginals = Marginals.of_counts(self.layout, counts)
+        if self.moments is not None:
+            owners = {int(self.layout.slot_owner[s]) for s in self.schema.valued}
+            for i in owners:
+                own = self.layout.own(i)
+                marginals.weight[own] = self.moments[own, 0]
+                marginals.square[own] = self.moments[own, 1]
+        return RowExplainer(self.rows, self.layout, marginals, self.offsets)
+
     def coded_chunks(
         self, data: Any, n_unseen: np.ndarray | None = None, **options: Any
     ) -> Iterator[tuple[Chunk, tuple[np.ndarray, np.ndarray]]]:
@@ -277,7 +332,7 @@ class FieldwiseModel:
         return RowCoder(self.vocabulary)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_row_coder"}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_row_coder", "_explainer")}
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Into a folder, whole or not at all."""
@@ -308,8 +363,12 @@ class FieldwiseModel:
         return path
 
     def _write(self, folder: Path) -> None:
-        _write_table(folder / TABLE, self.rows)
+        _write_tensor(folder / TABLE, "table", self.rows)
         (folder / WORDS).write_bytes(self.vocabulary.to_bytes())
+        names = [TABLE, WORDS]
+        if self.moments is not None:
+            _write_tensor(folder / MOMENTS, "moments", self.moments)
+            names.append(MOMENTS)
         body = {
             "format": FORMAT,
             "fieldwise": __version__,
@@ -323,10 +382,10 @@ class FieldwiseModel:
             "settings": self.settings,
             "metrics": self.metrics,
             "history": self.history,
-            "checksums": {name: _checksum(folder / name) for name in (TABLE, WORDS)},
+            "checksums": {name: _checksum(folder / name) for name in names},
         }
         (folder / HEADER).write_bytes(sealed(body))
-        for name in (TABLE, WORDS, HEADER):
+        for name in (*names, HEADER):
             handle = os.open(folder / name, os.O_RDONLY)
             os.fsync(handle)
             os.close(handle)
@@ -351,10 +410,14 @@ class FieldwiseModel:
             heads = tuple(Head(**head) for head in said["heads"])
             voices = tuple(said["voices"])
             objective = Objective(heads, said["n_members"], said["combine"], voices)
-            shape = (tuple(body["sizes"]), tuple(body["ranks"]), objective.n_outputs)
-            layout = Layout(*shape, tuple(body["slots"]), body["component"])
+            sizes = (tuple(body["sizes"]), tuple(body["ranks"]), objective.n_outputs)
+            layout = Layout(*sizes, tuple(body["slots"]), body["component"])
             vocabulary = Vocabulary.from_bytes(schema, (path / WORDS).read_bytes())
-            rows = _mapped(path / TABLE, (layout.n_rows + layout.n_fields, layout.width))
+            shape = (layout.n_rows + layout.n_fields, layout.width)
+            rows = _mapped(path / TABLE, "table", shape, np.float32)
+            moments = None
+            if MOMENTS in body["checksums"]:
+                moments = _mapped(path / MOMENTS, "moments", (layout.n_rows, 2), np.float64)
             return cls(
                 vocabulary,
                 layout,
@@ -364,6 +427,7 @@ class FieldwiseModel:
                 body["settings"],
                 body["metrics"],
                 body["history"],
+                moments,
             )
         except (KeyError, TypeError, ValueError, SettingError) as error:
             if isinstance(error, SchemaError):
@@ -398,26 +462,31 @@ def _checksum(file: Path) -> int:
     return total
 
 
-def _write_table(file: Path, rows: np.ndarray) -> None:
+KINDS = {"float32": "F32", "float64": "F64"}  # what safetensors calls them
+
+
+def _write_tensor(file: Path, name: str, rows: np.ndarray) -> None:
     """One tensor as safetensors has it: the length of a JSON header, the header, the numbers. By
     hand, because a table may be trained where that package is not."""
-    size = 4 * rows.size
-    said = {"table": {"dtype": "F32", "shape": list(rows.shape), "data_offsets": [0, size]}}
+    kind = rows.dtype.newbyteorder("<")
+    about = {"dtype": KINDS[rows.dtype.name], "shape": list(rows.shape)}
+    said = {name: {**about, "data_offsets": [0, rows.dtype.itemsize * rows.size]}}
     header = json.dumps(said).encode()
     header += b" " * (-len(header) % 8)
     with file.open("wb") as content:
         content.write(struct.pack("<Q", len(header)) + header)
         for low in range(0, len(rows), WRITE_ROWS):
-            content.write(np.ascontiguousarray(rows[low : low + WRITE_ROWS], "<f4").data)
+            content.write(np.ascontiguousarray(rows[low : low + WRITE_ROWS], kind).data)
 
 
-def _mapped(file: Path, shape: tuple[int, int]) -> np.ndarray:
-    """The tensor `table` of a safetensors file, mapped; pages are read when touched."""
+def _mapped(file: Path, name: str, shape: tuple[int, int], dtype: type) -> np.ndarray:
+    """A tensor of a safetensors file, mapped; pages are read when touched."""
     with file.open("rb") as content:
         (length,) = struct.unpack("<Q", content.read(8))
-        said = json.loads(content.read(length))["table"]
-    if said["dtype"] != "F32" or tuple(said["shape"]) != shape:
-        raise ModelError(f"{file} holds {said['shape']} {said['dtype']}, expected {shape} F32")
+        said = json.loads(content.read(length))[name]
+    kind = KINDS[np.dtype(dtype).name]
+    if said["dtype"] != kind or tuple(said["shape"]) != shape:
+        raise ModelError(f"{file} holds {said['shape']} {said['dtype']}, expected {shape} {kind}")
     # Copy on write: a plain writable array to the kernels, never written back.
-    mapped = np.memmap(file, np.float32, "c", 8 + length + said["data_offsets"][0], shape)
+    mapped = np.memmap(file, dtype, "c", 8 + length + said["data_offsets"][0], shape)
     return mapped.view(np.ndarray)

@@ -16,7 +16,16 @@ from .metrics import measure
 from .objective import Objective
 from .targets import Scale, weights_of
 
-__all__ = ["Problem", "Ready", "Scorer", "evaluate", "judge_rows", "scored", "with_voices"]
+__all__ = [
+    "Problem",
+    "Ready",
+    "Scorer",
+    "evaluate",
+    "judge_rows",
+    "scored",
+    "value_moments",
+    "with_voices",
+]
 
 SCORE_ROWS = 1 << 16
 MOST_GATHERED = 1 << 20  # rows to judge by that are kept in memory
@@ -147,3 +156,23 @@ def with_voices(
             break
     z, y, w = map(np.concatenate, zip(*parts, strict=True))
     return problem.objective.with_voices(z, y, w)
+
+
+def value_moments(problem: Problem) -> np.ndarray:
+    """(d, 2) the mean over all rows, as counts have them, of every category's value and of its
+    square"""
+    layout, rows = problem.layout, problem.rows
+    sums, total = np.zeros((layout.n_rows, 2)), 0.0
+    for start in range(0, rows.n_rows, SCORE_ROWS):
+        batch = rows.read(start, min(start + SCORE_ROWS, rows.n_rows))
+        codes = batch["codes"]
+        wide = wide_values(codes, batch.get("values"), problem.valued)
+        x = np.ones(codes.shape) if wide is None else wide.astype(np.float64)
+        w = batch["weight"][:, :1] if "weight" in batch else np.ones((len(codes), 1))
+        seen, at = codes >= 0, layout.rows(codes)
+        for power in (1, 2):
+            found = np.bincount(at[seen], (w * x**power)[seen], minlength=layout.n_rows)
+            sums[:, power - 1] += found
+        total += float(w.sum())
+    out: np.ndarray = sums / total
+    return out

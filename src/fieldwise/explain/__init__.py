@@ -1,0 +1,14 @@
+"""What a model learned, in numbers: of rows, fields and categories.
+
+Everything here takes a table, a layout and how often categories were seen, rather than a model.
+"""
+
+from .._lazy import lazily
+
+_WHERE = {
+    "Explanation": ".rows",
+    "Marginals": ".rows",
+    "RowExplainer": ".rows",
+}
+__all__ = list(_WHERE)
+__getattr__ = lazily(__name__, _WHERE)

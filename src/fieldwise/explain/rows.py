@@ -1,0 +1,129 @@
+"""Why a row scores as it does: exact effects of fields and pairs, and exact Shapley values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .. import maths
+from ..errors import MissingExtra, SettingError
+from ..layout import Layout
+
+__all__ = ["Explanation", "Marginals", "RowExplainer"]
+
+
+@dataclass(frozen=True)
+class Marginals:
+    """How categories are distributed in training: the mean over rows of each one's value and of its
+    square, (d,) each. Of a category without values both are its share."""
+
+    weight: np.ndarray
+    square: np.ndarray
+
+    @classmethod
+    def of_counts(cls, layout: Layout, counts: np.ndarray) -> Marginals:
+        share = maths.category_shares(layout, counts)
+        return cls(share, share.copy())
+
+
+class RowExplainer:
+    """What is computed once for a model: the mean rows, and the main effect of every category.
+
+    rows (d + m, R + K) is the table with its rows for unseen values at the end, offsets (K,).
+    """
+
+    def __init__(
+        self, rows: np.ndarray, layout: Layout, marginals: Marginals, offsets: np.ndarray
+    ) -> None:
+        if layout.component != "linear":
+            raise SettingError(
+                f"explanations take a score apart into fields and pairs; the component "
+                f"{layout.component!r} has more than those"
+            )
+        self._table, self.layout = rows, layout
+        m, K, R = layout.n_fields, layout.n_outputs, layout.n_columns
+        self.mean = np.stack(
+            [_weighted(rows[layout.own(i)], marginals.weight[layout.own(i)]) for i in range(m)]
+        )
+        middle = maths.pair_effects(layout, self.mean[None], self.mean[None])[0]
+        self.base = offsets + self.mean[:, R:].sum(axis=0) + middle.sum(axis=(1, 2)) / 2
+        self._worth = np.zeros((len(rows), K))
+        self._middle = np.zeros((m, K))
+        for i in range(m):
+            slopes = maths.main_slopes(layout, self.mean, i)  # (R + K, K)
+            own = layout.own(i)
+            for part in _pieces(own.start, own.stop):
+                self._worth[part] = rows[part] @ slopes
+            self._worth[layout.n_rows + i] = rows[layout.n_rows + i] @ slopes
+            self._middle[i] = marginals.weight[own] @ self._worth[own]
+
+    def __call__(
+        self, codes: np.ndarray, wide: np.ndarray | None, *, pairs: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """main (n, K, m), Shapley values (n, K, m) and, where wanted, pair effects (n, K, m, m)
+
+        codes (n, S), -1 for unseen; wide (n, S) values, or None
+        """
+        from . import _kernels
+
+        layout = self.layout
+        n, K, m = len(codes), layout.n_outputs, layout.n_fields
+        unseen = layout.n_rows + layout.slot_owner
+        at = np.where(codes < 0, unseen, layout.rows(codes)).astype(np.int64)
+        x = np.zeros((1, 1), np.float32) if wide is None else wide.astype(np.float32)
+        main, halves = np.empty((n, K, m)), np.empty((n, K, m))
+        found = np.zeros((n, K, m, m) if pairs else (1, 1, 1, 1))
+        _kernels.explain(
+            *(self._table, self.mean.astype(np.float32), at, x, wide is not None),
+            *(layout.starts, layout.slot_starts, K, self._worth, self._middle),
+            *(main, halves, found, pairs),
+        )
+        return main, main + halves, found
+
+
+def _weighted(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """sum_k weight_k rows_k, in float64, some rows at a time"""
+    out = np.zeros(rows.shape[1])
+    for part in _pieces(0, len(rows)):
+        out += weight[part] @ rows[part].astype(np.float64)
+    return out
+
+
+def _pieces(start: int, stop: int, size: int = 1 << 14) -> list[slice]:
+    return [slice(low, min(low + size, stop)) for low in range(start, stop, size)]
+
+
+@dataclass
+class Explanation:
+    """Rows taken apart: base + sum of `fields` + sum of `pairs` over i < j is the score, and so is
+    base + sum of `shapley`. With several outputs every array has an axis more for them, the second.
+    """
+
+    base: Any  # a number, or (K,)
+    fields: np.ndarray  # (n, m) main effects
+    shapley: np.ndarray  # (n, m)
+    names: Sequence[str]
+    values: Any = None  # what the rows hold, a frame of a column a field
+    _of_pairs: Any = None
+
+    @cached_property
+    def pairs(self) -> np.ndarray:
+        """(n, m, m) what two fields say together and neither says alone; each pair twice"""
+        found: np.ndarray = self._of_pairs()
+        return found
+
+    def to_shap(self) -> Any:
+        """As the package shap has it, for its plots."""
+        try:
+            import shap
+        except ImportError as error:
+            raise MissingExtra("shap", "report") from error
+        data = None if self.values is None else np.asarray(self.values)
+        base = np.full(len(self.shapley), self.base) if np.ndim(self.base) == 0 else self.base
+        return shap.Explanation(
+            self.shapley, base_values=base, data=data, feature_names=list(self.names)
+        )
