@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.record import save
-from fieldwise.baselines.methods import METHODS, chosen_methods
+from benchmarks.record import RESULTS, save
+from fieldwise.baselines.methods import METHODS, PAPERS, chosen_methods
 from fieldwise.compare.pages import about, cells, headings
 from fieldwise.compare.parts import Parts, encoded, parted
 from fieldwise.compare.results import Result, results_of
@@ -125,9 +125,13 @@ def gathered(folder: Path) -> Iterator[tuple[Result, str]]:
 
 
 def results() -> None:
-    tables = {}
+    file = RESULTS / "compare.json"
+    tables = json.loads(file.read_text())["tables"] if file.is_file() else {}
     for name, folder, parts in prepared():
         found = list(gathered(folder))
+        if not {result.method.name for result, _ in found} >= set(PAPERS):
+            print(f"{name}: not all methods were run; it stays as it was")
+            continue
         body = results_of([result for result, _ in found], parts, {"data": name, "trials": TRIALS})
         del body["machine"], body["fieldwise"]
         for row, (_, device) in zip(body["methods"], found, strict=True):
@@ -135,6 +139,7 @@ def results() -> None:
             if name == "frappe" and row["name"] in BARS:
                 row["published"] = dict(zip(("auc", "logloss"), BARS[row["name"]], strict=True))
         tables[name] = body
+    tables = {name: tables[name] for name in TITLES if name in tables}
     figures = {"trials": TRIALS, "seeds": REPEATS, "published_frappe": BARS, "tables": tables}
     print(f"written: {save('compare', 'make bench-compare', figures)}")
     (ROOT / "docs" / "results.md").write_text(page(tables))

@@ -4,6 +4,8 @@ Where there is no GPU its kernels are interpreted."""
 import os
 from pathlib import Path
 
+import pytest
+
 try:
     from hypothesis import settings
 except ImportError:  # where only the GPU engine is tested
@@ -15,3 +17,14 @@ if settings is not None:
     settings.register_profile("same", derandomize=True, max_examples=60, deadline=None)
     settings.register_profile("search", max_examples=1000, deadline=None)
     settings.load_profile("same")
+
+
+@pytest.fixture
+def one_thread():
+    """torch on one thread: tests run side by side, and their matrices are small."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -23,14 +23,7 @@ from fieldwise.train import Running, TrainSettings, train
 LAYOUT = Layout.of((5, 7, 3, 4), rank=0)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tests run side by side; their matrices are small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SEEN = np.array([1, 9, 3, 2, 5, 1, 2, 3, 4, 5, 6, 7, 2, 3, 9, 1, 1, 4, 8])  # times, by category
 METHODS = {

@@ -33,12 +33,7 @@ from test_cli import run
 QUICK = ["LR", "FM", "GBDT", "fieldwise"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def table(n=2000, seed=0, classes=("no", "yes")) -> pl.DataFrame:

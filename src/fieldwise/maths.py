@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 EPSILON = 1e-10
+PIECE = 1 << 15  # rows of a table taken to float64 at a time
 
 
 def _parts(
@@ -293,17 +294,17 @@ def moments(
     its share, where values are 1. A field of one slot has one category at a time; those of a list
     are taken to come independently.
     """
-    wide = table.astype(np.float64, copy=False)
-    mean = np.empty((layout.n_fields, layout.width))
-    spread = []
+    mean, spread = np.zeros((layout.n_fields, layout.width)), []
     for i in range(layout.n_fields):
-        own = layout.own(i)
-        T, w, s = wide[own], weight[own], square[own]
-        mean[i] = w @ T
-        if layout.slots[i] == 1:
-            spread.append((T * s[:, None]).T @ T - np.outer(mean[i], mean[i]))
-        else:
-            spread.append((T * (s - w**2)[:, None]).T @ T)
+        own, exclusive = layout.own(i), layout.slots[i] == 1
+        second = np.zeros((layout.width, layout.width))
+        for low in range(own.start, own.stop, PIECE):
+            part = slice(low, min(low + PIECE, own.stop))
+            T = table[part, : layout.width].astype(np.float64)
+            w, s = weight[part], square[part]
+            mean[i] += w @ T
+            second += (T * (s if exclusive else s - w**2)[:, None]).T @ T
+        spread.append(second - np.outer(mean[i], mean[i]) if exclusive else second)
     return mean, spread
 
 
