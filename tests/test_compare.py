@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 import torch
 
-from fieldwise import SettingError, encode
+from fieldwise import DataError, SettingError, encode
 from fieldwise.baselines import methods
 from fieldwise.baselines.methods import METHODS, PAPERS
 from fieldwise.cli.comparing import _show
@@ -300,7 +300,7 @@ def test_what_cannot_be_compared(tmp_path):
     frame = table().with_columns(price=pl.Series(np.random.default_rng(0).random(2000)))
     with pytest.raises(SettingError, match="is of classes, and 'price' is numbers"):
         compare_table(frame, tmp_path / "a", reading={"target": "price"}, **options)
-    assert not (tmp_path / "a" / ".work").exists()
+    assert not (tmp_path / "a").exists()
     with pytest.raises(SettingError, match="must be more than 0 and less than 1 together"):
         compare_table(table(), tmp_path / "b", reading=READING, test=0.95, **options)
     with pytest.raises(SettingError, match="at least one of each"):
@@ -408,6 +408,10 @@ def raw_criteo(path: Path, n: int, seed: int = 0) -> Path:
 def test_the_paper_from_synthetic_raw_files(tmp_path):
     path = raw_criteo(tmp_path / "train.txt", 2500)
     options = {"repeats": 1, "methods": ["LR", "GBDT", "FM", "fieldwise"]}
+    (tmp_path / "wrong.txt").write_text("1,2,3\n")
+    with pytest.raises(DataError, match="where there are 40 columns"):
+        reproduce("criteo", tmp_path / "wrong.txt", tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
     body = reproduce("criteo", path, tmp_path / "out", **options)
     assert [row["status"] for row in body["methods"]] == ["ok"] * 4
     ours = body["methods"][3]

@@ -56,7 +56,7 @@ def fingerprint(data: Any) -> str:
 
     try:
         frame = data if isinstance(data, pl.DataFrame) else pl.DataFrame(data)
-    except Exception:  # whatever polars cannot take is told by its shape
+    except (TypeError, ValueError, pl.exceptions.PolarsError):  # told by its shape alone
         return f"a table of {getattr(data, 'shape', '?')}"
     rows = zlib.crc32(frame.hash_rows().to_numpy().tobytes())
     return f"a table of {frame.columns} with checksum {rows}"

@@ -127,9 +127,9 @@ def _fit_torch(
         about["counts"] = problem.counts
     make = partial(kind, **about)
     engine: Any = partial(BaselineEngine, make=make, device=_device(running.device))
-    for name_, least in (("rank", 1), ("anchors", 1)):
-        if about.get(name_, least) < least:
-            raise SettingError(f"{name_}={about[name_]} must be at least {least}")
+    for setting in ("rank", "anchors"):
+        if about.get(setting, 1) < 1:
+            raise SettingError(f"{setting}={about[setting]} must be at least 1")
     training = replace(training, penalty=0.0)
     steps = {k: v for k, v in settings.items() if k in STEPS}
     with _threads(running.n_jobs):

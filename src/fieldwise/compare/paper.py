@@ -18,7 +18,7 @@ from ..train import Running
 from .pages import write_pages
 from .parts import encoded, parted
 from .results import results_of
-from .run import TRAINING, Plan, Say, prepared, run_methods
+from .run import TRAINING, Plan, Say, nothing_left, prepared, run_methods
 
 __all__ = ["PRESETS", "PUBLISHED", "SIZES", "reproduce"]
 
@@ -141,8 +141,9 @@ def reproduce(
     running = running or Running()
     identity = {"data": fingerprint(data), "reproduces": name, "seed": seed}
     folder = prepared(Path(out), identity, overwrite)
-    store, cuts = encoded(data, folder, {"format": name}, {}, show=running.show)
-    parts = parted(store, cuts, "random", 0.1, 0.1, seed)
+    with nothing_left(folder):
+        store, cuts = encoded(data, folder, {"format": name}, {}, show=running.show)
+        parts = parted(store, cuts, "random", 0.1, 0.1, seed)
     remarks = checks(name, store)
     for line in remarks:
         say(line)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter as clock
@@ -108,13 +109,9 @@ def compare_table(
     about = {**{k: fingerprint(v) for k, v in inputs.items()}, **cutting}
     reading = reading or {}
     folder = prepared(Path(out), {**about, "reading": repr(sorted(reading.items()))}, overwrite)
-    try:
+    with nothing_left(folder):
         store, cuts = encoded(data, folder, reading, given, show=running.show)
         parts = parted(store, cuts, **cutting)
-    except FieldwiseError:
-        if not (folder / "fits").exists():  # a mistake, found before there was work to lose
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
     results = run_methods(parts, folder, plan, running, say)
     named = Path(data).name if isinstance(data, (str, Path)) else "a table in memory"
     body = results_of(results, parts, {"data": named, "trials": trials})
@@ -139,6 +136,19 @@ def prepared(out: Path, identity: Mapping[str, Any], overwrite: bool) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(file, json.dumps(identity).encode())
     return folder
+
+
+@contextmanager
+def nothing_left(folder: Path) -> Iterator[None]:
+    """A mistake that is found before there is work to lose leaves no folder behind."""
+    try:
+        yield
+    except FieldwiseError:
+        if not (folder / "fits").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):  # it holds something else
+                folder.parent.rmdir()
+        raise
 
 
 def run_methods(parts: Parts, folder: Path, plan: Plan, running: Running, say: Say) -> list[Result]:

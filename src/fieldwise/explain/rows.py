@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import maths
-from ..errors import MissingExtra, SettingError
+from ..errors import SettingError
 from ..layout import Layout
 
 __all__ = ["Explanation", "Marginals", "RowExplainer"]
@@ -115,15 +115,3 @@ class Explanation:
         """(n, m, m) what two fields say together and neither says alone; each pair twice"""
         found: np.ndarray = self._of_pairs()
         return found
-
-    def to_shap(self) -> Any:
-        """As the package shap has it, for its plots."""
-        try:
-            import shap
-        except ImportError as error:
-            raise MissingExtra("shap", "report") from error
-        data = None if self.values is None else np.asarray(self.values)
-        base = np.full(len(self.shapley), self.base) if np.ndim(self.base) == 0 else self.base
-        return shap.Explanation(
-            self.shapley, base_values=base, data=data, feature_names=list(self.names)
-        )
