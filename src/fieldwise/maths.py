@@ -9,6 +9,8 @@ values (n, S), which is 1 for a category (None: all are) and 0 for a slot that i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from .layout import COMPONENTS, Layout
@@ -19,6 +21,7 @@ __all__ = [
     "category_shares",
     "constrain",
     "effects",
+    "field_means",
     "field_scores",
     "fold",
     "gradient",
@@ -26,7 +29,6 @@ __all__ = [
     "main_slopes",
     "mean_of_outputs",
     "mean_rows",
-    "moments",
     "pair_effects",
     "penalty",
     "penalty_gradient",
@@ -36,7 +38,7 @@ __all__ = [
 ]
 
 EPSILON = 1e-10
-PIECE = 1 << 15  # rows of a table taken to float64 at a time
+PIECE = 1 << 13  # rows of a table taken to float64 at a time
 
 
 def _parts(
@@ -285,27 +287,14 @@ def bound(table: np.ndarray, layout: Layout, n_samples: int) -> float:
 # field is its main effect and half of its pairs.
 
 
-def moments(
-    table: np.ndarray, layout: Layout, weight: np.ndarray, square: np.ndarray
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """mu (m, R + K) and the covariance of every ~B_j, (R + K, R + K)
-
-    weight and square (d,) are the means over training of a category's value and of its square: both
-    its share, where values are 1. A field of one slot has one category at a time; those of a list
-    are taken to come independently.
-    """
-    mean, spread = np.zeros((layout.n_fields, layout.width)), []
+def field_means(table: np.ndarray, layout: Layout, weight: np.ndarray) -> np.ndarray:
+    """mu (m, R + K), from weight (d,), the mean over training of a category's value: its share,
+    where values are 1"""
+    out = np.zeros((layout.n_fields, layout.width))
     for i in range(layout.n_fields):
-        own, exclusive = layout.own(i), layout.slots[i] == 1
-        second = np.zeros((layout.width, layout.width))
-        for low in range(own.start, own.stop, PIECE):
-            part = slice(low, min(low + PIECE, own.stop))
-            T = table[part, : layout.width].astype(np.float64)
-            w, s = weight[part], square[part]
-            mean[i] += w @ T
-            second += (T * (s if exclusive else s - w**2)[:, None]).T @ T
-        spread.append(second - np.outer(mean[i], mean[i]) if exclusive else second)
-    return mean, spread
+        for part in _pieces(layout.own(i)):
+            out[i] += weight[part] @ table[part, : layout.width].astype(np.float64)
+    return out
 
 
 def pair_effects(layout: Layout, A: np.ndarray, C: np.ndarray) -> np.ndarray:
@@ -364,22 +353,67 @@ def main_slopes(layout: Layout, mean: np.ndarray, i: int) -> np.ndarray:
 
 
 def variances(
-    layout: Layout, mean: np.ndarray, spread: list[np.ndarray]
+    table: np.ndarray, layout: Layout, mean: np.ndarray, weight: np.ndarray, square: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The variance of every main effect, (K, m), and of every pair effect, (K, m, m), each twice
 
-    With S_i the covariance of ~B_i: of main_i = g . ~B_i it is g . S_i g, of pair_ij the sum of
-    S_i[s, t] S_j[s, t] over s and t in the columns of i and j.
+    mean (m, R + K) is mu, square (d,) the mean over training of a category's value squared. With
+    S_i the covariance of ~B_i it is g . S_i g of main_i = g . ~B_i, and of pair_ij the sum of
+    S_i[s, t] S_j[s, t] over s and t in the columns of i and j. A field of one slot has one category
+    at a time; those of a list are taken to come independently.
     """
-    m, K, R = layout.n_fields, layout.n_outputs, layout.n_columns
+    m, K = layout.n_fields, layout.n_outputs
     main, pairs = np.zeros((K, m)), np.zeros((K, m, m))
-    for i in range(m):
-        g = main_slopes(layout, mean, i)
-        main[:, i] = np.sum(g * (spread[i] @ g), axis=0)
+    found = [_spread(table, layout, i, mean, weight, square) for i in range(m)]
     for o in range(K):
-        blocks = [np.arange(*layout.block(o, i).indices(R)) for i in range(m)]
-        for i in range(m):
+        for i, (of_main, within, across) in enumerate(found):
+            main[o, i] = of_main[o]
             for j in range(i):
-                both = np.ix_(*[np.concatenate([blocks[i], blocks[j]])] * 2)
-                pairs[o, i, j] = pairs[o, j, i] = np.sum(spread[i][both] * spread[j][both])
+                _, its_within, its_across = found[j]
+                both = sum(np.sum(within[o][k] * its_within[o][k]) for k in (i, j))
+                both += 2 * np.sum(across[o][j] * its_across[o][i].T)
+                pairs[o, i, j] = pairs[o, j, i] = both
     return main, pairs
+
+
+def _spread(
+    table: np.ndarray,
+    layout: Layout,
+    i: int,
+    mean: np.ndarray,
+    weight: np.ndarray,
+    square: np.ndarray,
+) -> tuple[np.ndarray, list[list[np.ndarray]], list[list[np.ndarray]]]:
+    """g . S_i g (K,) and, an output and field j at a time, what pairs need of S_i: within the
+    columns of j (r_j, r_j), and from those of i to those of j (r_i, r_j)"""
+    m, K = layout.n_fields, layout.n_outputs
+    blocks = [[layout.block(o, j) for j in range(m)] for o in range(K)]
+    ranks = layout.widths
+    exclusive = layout.slots[i] == 1
+    g = main_slopes(layout, mean, i)
+    main = np.zeros(K)
+    within = [[np.zeros((r, r)) for r in ranks] for _ in range(K)]
+    across = [[np.zeros((ranks[i], r)) for r in ranks] for _ in range(K)]
+
+    def add(T: np.ndarray, share: np.ndarray) -> None:
+        main[:] += share @ (T @ g) ** 2
+        scaled = T * share[:, None]
+        for o in range(K):
+            whole = slice(blocks[o][0].start, blocks[o][-1].stop)
+            wide = scaled[:, blocks[o][i]].T @ T[:, whole]
+            for j, block in enumerate(blocks[o]):
+                within[o][j] += scaled[:, block].T @ T[:, block]
+                across[o][j] += wide[:, block.start - whole.start : block.stop - whole.start]
+
+    for part in _pieces(layout.own(i)):
+        w, s = weight[part], square[part]
+        add(table[part, : layout.width].astype(np.float64), s if exclusive else s - w**2)
+    if exclusive:
+        add(mean[i : i + 1], np.array([-1.0]))
+    return main, within, across
+
+
+def _pieces(rows: slice) -> Iterator[slice]:
+    """Rows of a table, so many at a time that a copy in float64 is no burden."""
+    for low in range(rows.start, rows.stop, PIECE):
+        yield slice(low, min(low + PIECE, rows.stop))

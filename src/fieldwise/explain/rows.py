@@ -46,9 +46,7 @@ class RowExplainer:
             )
         self._table, self.layout = rows, layout
         m, K, R = layout.n_fields, layout.n_outputs, layout.n_columns
-        self.mean = np.stack(
-            [_weighted(rows[layout.own(i)], marginals.weight[layout.own(i)]) for i in range(m)]
-        )
+        self.mean = maths.field_means(rows, layout, marginals.weight)
         middle = maths.pair_effects(layout, self.mean[None], self.mean[None])[0]
         self.base = offsets + self.mean[:, R:].sum(axis=0) + middle.sum(axis=(1, 2)) / 2
         self._worth = np.zeros((len(rows), K))
@@ -83,14 +81,6 @@ class RowExplainer:
             *(main, halves, found, pairs),
         )
         return main, main + halves, found
-
-
-def _weighted(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """sum_k weight_k rows_k, in float64, some rows at a time"""
-    out = np.zeros(rows.shape[1])
-    for part in _pieces(0, len(rows)):
-        out += weight[part] @ rows[part].astype(np.float64)
-    return out
 
 
 def _pieces(start: int, stop: int, size: int = 1 << 14) -> list[slice]:
