@@ -18,6 +18,7 @@ from .layout import COMPONENTS, Layout
 __all__ = [
     "adagrad",
     "bound",
+    "bound_terms",
     "category_shares",
     "constrain",
     "effects",
@@ -32,6 +33,7 @@ __all__ = [
     "pair_effects",
     "penalty",
     "penalty_gradient",
+    "reach",
     "scores",
     "shapley",
     "variances",
@@ -129,16 +131,32 @@ def penalty(table: np.ndarray, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     variance = tr(C G C^T) + ||b - mean(b)||^2        mean = v G v^T + mean(b)^2
     """
     variance, mean = np.zeros(layout.n_fields), np.zeros(layout.n_fields)
-    table = table.astype(np.float64, copy=False)
+    grams = iter(_grams(table, layout))
     for o in range(layout.n_outputs):
         for i in range(layout.n_fields):
-            X, V, b = _field(table, layout, o, i)
-            G = X.T @ X - V.T @ V
+            G, own = next(grams), layout.own(i)
+            V = table[own, layout.block(o, i)].astype(np.float64)
+            b = table[own, layout.n_columns + o].astype(np.float64)
             v = V.mean(axis=0)
             C = V - v
             variance[i] += np.sum((C @ G) * C) + np.sum((b - b.mean()) ** 2)
             mean[i] += v @ G @ v + b.mean() ** 2
-    return variance, mean
+    return np.maximum(variance, 0), np.maximum(mean, 0)  # zeros are, but for rounding
+
+
+def _grams(table: np.ndarray, layout: Layout) -> list[np.ndarray]:
+    """G = U^T U of every block, (r_i, r_i), one output after the other; some rows at a time"""
+    m = layout.n_fields
+    blocks = [layout.block(o, i) for o in range(layout.n_outputs) for i in range(m)]
+    out = [np.zeros((t.stop - t.start, t.stop - t.start)) for t in blocks]
+    for j in range(m):
+        own = layout.own(j)
+        for low in range(own.start, own.stop, PIECE):
+            T = table[low : min(low + PIECE, own.stop), : layout.n_columns].astype(np.float64)
+            for k, t in enumerate(blocks):
+                if k % m != j:  # its own rows are V
+                    out[k] += T[:, t].T @ T[:, t]
+    return out
 
 
 def penalty_gradient(table: np.ndarray, layout: Layout) -> np.ndarray:
@@ -257,20 +275,51 @@ def adagrad(
     table[rows] -= lr * g / (np.sqrt(state[rows]) + EPSILON)
 
 
+def norms(table: np.ndarray, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """N1_i = ||W_b - mean||_F and N2_i = ||mean||_F of every field. (m,), (m,)"""
+    variance, mean = penalty(table, layout)
+    return np.sqrt(variance), np.sqrt(mean)
+
+
 def importance(table: np.ndarray, layout: Layout) -> np.ndarray:
     """||W_b - mean||_F / d_i, for every field i: how much its models differ on average. (m,)"""
-    variance, _ = penalty(table, layout)
-    out: np.ndarray = np.sqrt(variance) / np.array(layout.sizes)
+    out: np.ndarray = norms(table, layout)[0] / np.array(layout.sizes)
     return out
 
 
 def bound(table: np.ndarray, layout: Layout, n_samples: int) -> float:
-    """sqrt(m / n) sum_i (N1_i + N2_i): bounds the empirical Rademacher complexity of the models
+    """sqrt(m / n) sum_i (N1_i + N2_i): bounds the empirical Rademacher complexity of the models"""
+    every = np.full(layout.n_fields, layout.n_fields)
+    return float(bound_terms(*norms(table, layout), every, every, n_samples).sum())
 
-    N1_i = ||W_b - mean||_F      N2_i = ||mean||_F
+
+def bound_terms(
+    n1: np.ndarray, n2: np.ndarray, rows: np.ndarray, sums: np.ndarray, n_samples: int
+) -> np.ndarray:
+    """sqrt(rows_i / n) N1_i + sqrt(sums_i / n) N2_i: what every field adds to the bound. (m,)
+
+    rows and sums (m,) are those of `reach`; m, both of them, where every value is a category.
     """
-    variance, mean = penalty(table, layout)
-    return float(np.sqrt(layout.n_fields / n_samples) * np.sum(np.sqrt(variance) + np.sqrt(mean)))
+    out: np.ndarray = (np.sqrt(rows) * n1 + np.sqrt(sums) * n2) / np.sqrt(n_samples)
+    return out
+
+
+def reach(layout: Layout, weight: np.ndarray, square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How large rows are, for `bound_terms`. (m,), (m,)
+
+    rows_i = mean of ||x_i||^2 (1 + sum_{j != i} ||x_j||^2)        x_i (d_i,) field i's values
+    sums_i = mean of (sum of x_i)^2 (1 + sum_{j != i} ||x_j||^2)
+
+    weight and square (d,) as `moments` has them; fields, and the categories of a list, are taken to
+    come independently. Both are m where every field has one category, of the value 1.
+    """
+    squares, sums = np.zeros(layout.n_fields), np.zeros(layout.n_fields)
+    for i in range(layout.n_fields):
+        w, s = weight[layout.own(i)], square[layout.own(i)]
+        squares[i] = s.sum()
+        sums[i] = s.sum() if layout.slots[i] == 1 else w.sum() ** 2 + np.sum(s - w**2)
+    others = 1 + squares.sum() - squares
+    return squares * others, sums * others
 
 
 # What a model says of a sample, taken apart. Every field brings a row B_j = sum of x T[f] over its

@@ -6,9 +6,12 @@ Everything here takes a table, a layout and how often categories were seen, rath
 from .._lazy import lazily
 
 _WHERE = {
+    "Bound": ".bound",
     "Explanation": ".rows",
     "Marginals": ".rows",
     "RowExplainer": ".rows",
+    "bound_of": ".bound",
+    "gap_by_field": ".bound",
 }
 __all__ = list(_WHERE)
 __getattr__ = lazily(__name__, _WHERE)
