@@ -30,6 +30,7 @@ __all__ = [
     "main_slopes",
     "mean_of_outputs",
     "mean_rows",
+    "norms",
     "pair_effects",
     "penalty",
     "penalty_gradient",
@@ -150,9 +151,8 @@ def _grams(table: np.ndarray, layout: Layout) -> list[np.ndarray]:
     blocks = [layout.block(o, i) for o in range(layout.n_outputs) for i in range(m)]
     out = [np.zeros((t.stop - t.start, t.stop - t.start)) for t in blocks]
     for j in range(m):
-        own = layout.own(j)
-        for low in range(own.start, own.stop, PIECE):
-            T = table[low : min(low + PIECE, own.stop), : layout.n_columns].astype(np.float64)
+        for part in _pieces(layout.own(j)):
+            T = table[part, : layout.n_columns].astype(np.float64)
             for k, t in enumerate(blocks):
                 if k % m != j:  # its own rows are V
                     out[k] += T[:, t].T @ T[:, t]
@@ -310,8 +310,9 @@ def reach(layout: Layout, weight: np.ndarray, square: np.ndarray) -> tuple[np.nd
     rows_i = mean of ||x_i||^2 (1 + sum_{j != i} ||x_j||^2)        x_i (d_i,) field i's values
     sums_i = mean of (sum of x_i)^2 (1 + sum_{j != i} ||x_j||^2)
 
-    weight and square (d,) as `moments` has them; fields, and the categories of a list, are taken to
-    come independently. Both are m where every field has one category, of the value 1.
+    weight and square (d,) are the means over training of a category's value and of its square.
+    Fields, and the categories of a list, are taken to come independently. Both are m where every
+    field has one category, of the value 1.
     """
     squares, sums = np.zeros(layout.n_fields), np.zeros(layout.n_fields)
     for i in range(layout.n_fields):
