@@ -17,6 +17,8 @@ from .data.schema import Target
 from .data.shuffle import Rows
 from .data.vocabulary import Vocabulary
 from .errors import DataError, SettingError
+from .explain.categories import CategoryCard, Comparison
+from .explain.fields import FieldImportance
 from .explain.rows import Explanation
 from .layout import Layout
 from .losses import LOSSES, check_target
@@ -262,7 +264,26 @@ class _FieldwiseEstimator(TableEstimator):
         """What every field and pair of fields adds to the score of each row, and exact Shapley
         values; see `Explanation`."""
         check_is_fitted(self)
-        return self.model_.explain_codes(*self._encoder.codes(X))
+        return self.model_.learned.rows(*self._encoder.codes(X))
+
+    def explain_fields(self, output: str | None = None) -> FieldImportance:
+        """How much every field and pair of fields matters; see `FieldImportance`."""
+        check_is_fitted(self)
+        return self.model_.explain_fields(output)
+
+    def explain_category(
+        self, field: str, value: Any, *, n: int = 3, output: str | None = None
+    ) -> CategoryCard:
+        """The model of a category; see `CategoryCard`."""
+        check_is_fitted(self)
+        return self.model_.explain_category(field, value, n=n, output=output)
+
+    def compare_categories(
+        self, field: str, first: Any, second: Any, *, n: int = 10, output: str | None = None
+    ) -> Comparison:
+        """Where the models of two categories differ most; see `Comparison`."""
+        check_is_fitted(self)
+        return self.model_.compare_categories(field, first, second, n=n, output=output)
 
     def field_scores(self, X: Any) -> np.ndarray:
         """f_i(x), the score of every field's model: (n, m) of one output, else (n, outputs, m)."""

@@ -43,7 +43,10 @@ if TYPE_CHECKING:
     from .data.chunks import Chunk, Source
     from .data.vocabulary import Vocabulary
     from .data.words import StoredWords
-    from .explain.rows import Explanation, RowExplainer
+    from .explain.categories import CategoryCard, Comparison
+    from .explain.fields import FieldImportance
+    from .explain.learned import Learned
+    from .explain.rows import Explanation
 
 __all__ = ["FieldwiseModel"]
 
@@ -81,7 +84,8 @@ class FieldwiseModel:
         )
         table = np.asarray(table, dtype=np.float32)
         rows = np.concatenate([table, maths.mean_rows(table, layout, vocabulary.counts())])
-        about = dict(settings)
+        trained_on = problem.rows.n_rows if problem.only is None else np.count_nonzero(problem.only)
+        about = {**settings, "rows": int(trained_on)}
         weights = fit.objective.voices or tuple(fit.field_weights.tolist())
         if problem.objective.combine in ("weighted", "weighted_vote"):
             about["field_weights"] = dict(zip(vocabulary.schema.names, weights, strict=True))
@@ -107,6 +111,7 @@ class FieldwiseModel:
     def importance(self) -> dict[str, float]:
         """The paper's importance of every field, highest first."""
         found = maths.importance(self.table, self.layout)
+        found[[f.is_linear for f in self.schema.fields]] = 0.0  # one model, which differs from none
         pairs = zip(self.schema.names, found.tolist(), strict=True)
         return dict(sorted(pairs, key=lambda pair: -pair[1]))
 
@@ -208,51 +213,40 @@ class FieldwiseModel:
     def explain(self, data: Any) -> Explanation:
         """What every field and pair of fields adds to the score of raw rows, and exact Shapley
         values; see `Explanation`."""
-        codes, values = map(np.concatenate, zip(*self._coded(data), strict=True))
-        return self.explain_codes(codes, values)
+        return self.learned.rows(*map(np.concatenate, zip(*self._coded(data), strict=True)))
 
-    def explain_codes(self, codes: np.ndarray, values: np.ndarray | None) -> Explanation:
-        """The same of coded rows."""
-        from .explain.rows import Explanation
+    def explain_fields(self, output: str | None = None) -> FieldImportance:
+        """How much every field and pair of fields matters; see `FieldImportance`. `output` is a
+        class, or a target of several."""
+        return self.learned.fields(output)
 
-        explainer = self._explainer
-        wide = wide_values(codes, values, self.schema.valued)
-        single = self.layout.n_outputs == 1
-        main, shapley, _ = explainer(codes, wide)
+    def explain_category(
+        self, field: str, value: Any, *, n: int = 3, output: str | None = None
+    ) -> CategoryCard:
+        """The model of a category: its bias, its `n` strongest partners for and against in every
+        other field, its neighbours; see `CategoryCard`."""
+        return self.learned.category(field, value, n=n, output=output)
 
-        def pairs() -> np.ndarray:
-            found = explainer(codes, wide, pairs=True)[2]
-            return found[:, 0] if single else found
-
-        return Explanation(
-            float(explainer.base[0]) if single else explainer.base,
-            main[:, 0] if single else main,
-            shapley[:, 0] if single else shapley,
-            self.schema.names,
-            self.vocabulary.decode(codes, values),
-            pairs,
-        )
+    def compare_categories(
+        self, field: str, first: Any, second: Any, *, n: int = 10, output: str | None = None
+    ) -> Comparison:
+        """Where the models of two categories of a field differ most; see `Comparison`."""
+        return self.learned.compare(field, first, second, n=n, output=output)
 
     @cached_property
-    def _explainer(self) -> RowExplainer:
-        from .explain.rows import Marginals, RowExplainer
+    def learned(self) -> Learned:
+        """Everything there is to say of what was learned, by name."""
+        from .explain.learned import Learned
 
-        if self.objective.is_vote:
-            raise ModelError(
-                "the prediction of a vote is no sum of its fields' scores, so it is not taken "
-                "apart; field_scores has what every field says"
-            )
-        counts = self.vocabulary.counts()
-        if not counts.any():
-            raise ModelError("the model does not know how often its categories were seen")
-        marginals = Marginals.of_counts(self.layout, counts)
-        if self.moments is not None:
-            owners = {int(self.layout.slot_owner[s]) for s in self.schema.valued}
-            for i in owners:
-                own = self.layout.own(i)
-                marginals.weight[own] = self.moments[own, 0]
-                marginals.square[own] = self.moments[own, 1]
-        return RowExplainer(self.rows, self.layout, marginals, self.offsets)
+        return Learned(
+            self.vocabulary,
+            self.layout,
+            self.rows,
+            self.objective,
+            self.offsets,
+            moments=self.moments,
+            noise=self.metrics.get("rmse"),
+        )
 
     def coded_chunks(
         self, data: Any, n_unseen: np.ndarray | None = None, **options: Any
@@ -332,7 +326,7 @@ class FieldwiseModel:
         return RowCoder(self.vocabulary)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_row_coder", "_explainer")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_row_coder", "learned")}
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Into a folder, whole or not at all."""

@@ -44,20 +44,20 @@ class RowExplainer:
                 f"explanations take a score apart into fields and pairs; the component "
                 f"{layout.component!r} has more than those"
             )
-        self._table, self.layout = rows, layout
+        self.table, self.layout, self.marginals = rows, layout, marginals
         m, K, R = layout.n_fields, layout.n_outputs, layout.n_columns
         self.mean = maths.field_means(rows, layout, marginals.weight)
         middle = maths.pair_effects(layout, self.mean[None], self.mean[None])[0]
         self.base = offsets + self.mean[:, R:].sum(axis=0) + middle.sum(axis=(1, 2)) / 2
-        self._worth = np.zeros((len(rows), K))
-        self._middle = np.zeros((m, K))
+        self.worth = np.zeros((len(rows), K))
+        self.middle = np.zeros((m, K))
         for i in range(m):
             slopes = maths.main_slopes(layout, self.mean, i)  # (R + K, K)
             own = layout.own(i)
             for part in _pieces(own.start, own.stop):
-                self._worth[part] = rows[part] @ slopes
-            self._worth[layout.n_rows + i] = rows[layout.n_rows + i] @ slopes
-            self._middle[i] = marginals.weight[own] @ self._worth[own]
+                self.worth[part] = rows[part] @ slopes
+            self.worth[layout.n_rows + i] = rows[layout.n_rows + i] @ slopes
+            self.middle[i] = marginals.weight[own] @ self.worth[own]
 
     def __call__(
         self, codes: np.ndarray, wide: np.ndarray | None, *, pairs: bool = False
@@ -76,8 +76,8 @@ class RowExplainer:
         main, halves = np.empty((n, K, m)), np.empty((n, K, m))
         found = np.zeros((n, K, m, m) if pairs else (1, 1, 1, 1))
         _kernels.explain(
-            *(self._table, self.mean.astype(np.float32), at, x, wide is not None),
-            *(layout.starts, layout.slot_starts, K, self._worth, self._middle),
+            *(self.table, self.mean.astype(np.float32), at, x, wide is not None),
+            *(layout.starts, layout.slot_starts, K, self.worth, self.middle),
             *(main, halves, found, pairs),
         )
         return main, main + halves, found

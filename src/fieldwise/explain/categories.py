@@ -1,0 +1,230 @@
+"""The model of every category: its weights, its distance from the mean of its field's models, the
+categories whose models are nearest. W is never formed: a category's weights are found when asked
+for, distances come from G = U^T U."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from math import erf, sqrt
+from typing import Any
+
+import numpy as np
+
+from ..losses import sigmoid, softmax
+from .rows import RowExplainer
+
+__all__ = ["CategoryCard", "CategoryModels", "Comparison", "Difference", "Partner", "confidence"]
+
+SEEN = 10  # times a partner must have been seen to be shown, where there are any such
+
+
+class CategoryModels:
+    """The models of one output. Rows are numbered over all fields, as in the table."""
+
+    def __init__(self, explainer: RowExplainer, counts: np.ndarray, output: int = 0) -> None:
+        self.layout, self.counts, self.output = explainer.layout, counts, output
+        self._table, self._mean = explainer.table, explainer.mean
+        self.bias = self._table[: self.layout.n_rows, self.layout.n_columns + output]
+        owner = np.repeat(np.arange(self.layout.n_fields), self.layout.sizes)
+        self.main = explainer.worth[: len(owner), output] - explainer.middle[owner, output]
+        self._gram = lru_cache(maxsize=None)(self._gram_of)
+        self.distances = lru_cache(maxsize=None)(self._distances)
+        self._often = lru_cache(maxsize=None)(self._seen_often)
+
+    def field_of(self, row: int) -> int:
+        return int(np.searchsorted(self.layout.offsets, row, side="right") - 1)
+
+    def weights(self, row: int) -> np.ndarray:
+        """w_k = V_k U^T over the rows of all fields, (d,); those of its own mean nothing"""
+        block = self.layout.block(self.output, self.field_of(row))
+        found: np.ndarray = self._table[: self.layout.n_rows, block] @ self._table[row, block]
+        return found
+
+    def effects(self, row: int, partners: np.ndarray) -> np.ndarray:
+        """What the category and each partner, a row of another field, say together and neither
+        alone: pair_ij(~B, ~B) of maths.py, (n,)"""
+        i, o, layout = self.field_of(row), self.output, self.layout
+        mine = self._table[row].astype(np.float64) - self._mean[i]
+        out = np.empty(len(partners))
+        for n, partner in enumerate(partners):
+            j = self.field_of(partner)
+            its = self._table[partner].astype(np.float64) - self._mean[j]
+            own, other = layout.block(o, i), layout.block(o, j)
+            out[n] = mine[own] @ its[own] + mine[other] @ its[other]
+        return out
+
+    def _gram_of(self, i: int) -> np.ndarray:
+        """G = U^T U of a field's columns over the rows of the other fields, (r, r)"""
+        block, own = self.layout.block(self.output, i), self.layout.own(i)
+        X = self._table[: self.layout.n_rows, block].astype(np.float64)
+        found: np.ndarray = X.T @ X - X[own].T @ X[own]
+        return found
+
+    def _field(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+        """V (d_i, r) and b (d_i,) of a field"""
+        own, block = self.layout.own(i), self.layout.block(self.output, i)
+        return self._table[own, block].astype(np.float64), self.bias[own].astype(np.float64)
+
+    def _apart(self, i: int, v: np.ndarray, bias: float) -> np.ndarray:
+        """||w_k - w||^2 + (b_k - bias)^2 for every category k, from the model with V entry v"""
+        V, b = self._field(i)
+        C = V - v
+        square = np.sum((C @ self._gram(i)) * C, axis=1) + (b - bias) ** 2
+        return np.sqrt(np.maximum(square, 0))
+
+    def _distances(self, i: int) -> np.ndarray:
+        """||W_b - mean|| of every category of a field, (d_i,): importance is their norm over d_i"""
+        V, b = self._field(i)
+        return self._apart(i, V.mean(axis=0), float(b.mean()))
+
+    def between(self, first: int, second: int) -> float:
+        """The distance of two models of one field."""
+        i = self.field_of(first)
+        V, b = self._field(i)
+        k = second - self.layout.own(i).start
+        apart = self._apart(i, V[k], float(b[k]))
+        return float(apart[first - self.layout.own(i).start])
+
+    def nearest(self, row: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the same field with the most similar models, and their distances."""
+        i = self.field_of(row)
+        own = self.layout.own(i)
+        V, b = self._field(i)
+        k = row - own.start
+        apart = self._apart(i, V[k], float(b[k]))
+        apart[k] = np.inf
+        apart[self.counts[own] == 0] = np.inf
+        order = np.argsort(apart, kind="stable")[:n]
+        order = order[np.isfinite(apart[order])]
+        return own.start + order, apart[order]
+
+    def _seen_often(self, i: int) -> np.ndarray:
+        """Rows of a field that were seen often enough to be shown as partners."""
+        own = self.layout.own(i)
+        for least in (SEEN, 1, 0):
+            found = np.flatnonzero(self.counts[own] >= least)
+            if len(found):
+                break
+        return own.start + found
+
+    def strongest(self, weights: np.ndarray, i: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of a field with the highest weights above 0, and the lowest below, n at most."""
+        rows = self._often(i)
+        found = weights[rows]
+        n = min(n, len(rows))
+        if n == 0:
+            return rows, rows
+        ends = np.argpartition(found, (n - 1, len(found) - n))
+        low, high = ends[:n], ends[len(found) - n :]
+        low = low[found[low] < 0][np.argsort(found[low[found[low] < 0]], kind="stable")]
+        high = high[found[high] > 0][np.argsort(-found[high[found[high] > 0]], kind="stable")]
+        return rows[high], rows[low]
+
+
+def information(loss: str, z: np.ndarray, output: int, noise: float | None) -> float | None:
+    """What a row of score z (K,) tells of it: the curvature of the loss, over the noise's variance
+    where the loss is a square. Not known of other losses."""
+    if loss in ("logistic", "softmax"):
+        p = float(sigmoid(z)[output] if loss == "logistic" else softmax(z)[output])
+        return p * (1 - p)
+    if loss == "poisson":
+        return float(np.exp(z[output]))
+    return 1 / noise**2 if loss == "squared" and noise else None
+
+
+def confidence(main: float, error: float | None) -> float | None:
+    """How sure the direction of an effect is: the chance that its sign is right, were its error
+    normal."""
+    return None if not error else (1 + erf(abs(main) / error / sqrt(2))) / 2
+
+
+@dataclass(frozen=True)
+class Partner:
+    """A category of another field: its weight in a category's model, and the effect of the two."""
+
+    category: str
+    weight: float
+    effect: float
+    count: int
+
+
+@dataclass(frozen=True)
+class CategoryCard:
+    """A category's own model.
+
+    `bias` and the partners' `weight` are the model as it stands; `main` is what the category adds
+    to a score on average, over what the other fields hold in training, `error` its standard error
+    from the number of rows alone, `confidence` the chance that its sign is right. A partner's
+    `effect` is what the two say together beyond what each says alone, by both their models.
+    """
+
+    field: str
+    category: str
+    output: str
+    count: int
+    share: float
+    bias: float
+    main: float
+    error: float | None
+    confidence: float | None
+    distance: float
+    typical: float  # the median of the field
+    oddity: int  # 1 for the farthest from the mean of the field
+    size: int  # categories of the field
+    note: str
+    partners: Mapping[str, tuple[Sequence[Partner], Sequence[Partner]]]  # for, against
+    nearest: Sequence[tuple[str, float]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON and pages."""
+        out = {k: v for k, v in self.__dict__.items() if k not in ("partners", "nearest")}
+        out["partners"] = [
+            {"field": name, "for": list(map(_row, high)), "against": list(map(_row, low))}
+            for name, (high, low) in self.partners.items()
+        ]
+        return {**out, "nearest": [list(pair) for pair in self.nearest]}
+
+    def _repr_html_(self) -> str:
+        from .html import card_html
+
+        return card_html(self.to_dict())
+
+
+def _row(partner: Partner) -> list[Any]:
+    return [partner.category, partner.weight, partner.effect, partner.count]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A partner category and its weights in two models; `effect` is how much more the first says
+    together with it than the second."""
+
+    field: str
+    category: str
+    first: float
+    second: float
+    difference: float
+    effect: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Where the models of two categories differ most. `distance` is that of the two models."""
+
+    field: str
+    first: str
+    second: str
+    output: str
+    counts: tuple[int, int]
+    bias: tuple[float, float]
+    main: tuple[float, float]
+    distance: float
+    typical: float  # the median distance of the field's models from their mean
+    differences: Sequence[Difference]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON and pages."""
+        return asdict(self)

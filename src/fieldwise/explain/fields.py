@@ -1,0 +1,63 @@
+"""How much every field matters: the paper's importance, and shares of the score's variance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import maths
+from .rows import RowExplainer
+
+__all__ = ["FieldImportance", "field_importance"]
+
+
+@dataclass(frozen=True)
+class FieldImportance:
+    """`importance` is how much a field's models differ on average, ||W_b - mean||_F / d_i. Shares
+    are of the variance that the score would have if fields were independent: of what a field says
+    alone, and of what two say together; all shares of fields and pairs add up to 1.
+    """
+
+    names: Sequence[str]
+    output: str
+    importance: np.ndarray  # (m,)
+    share: np.ndarray  # (m,)
+    pairs: np.ndarray  # (m, m), each pair twice
+    variance: float
+
+    @property
+    def pair_share(self) -> np.ndarray:
+        """(m,) of every field, half of each of its pairs"""
+        out: np.ndarray = self.pairs.sum(axis=1) / 2
+        return out
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON and pages: a row a field, the most important first."""
+        rows: list[dict[str, Any]] = [
+            {
+                "name": name,
+                "importance": float(self.importance[i]),
+                "share": float(self.share[i]),
+                "pair_share": float(self.pair_share[i]),
+            }
+            for i, name in enumerate(self.names)
+        ]
+        rows.sort(key=lambda row: -(row["share"] + row["pair_share"]))
+        return {"output": self.output, "variance": self.variance, "fields": rows}
+
+
+def field_importance(
+    explainer: RowExplainer, names: Sequence[str], output: int, output_name: str
+) -> FieldImportance:
+    """What every field and pair of fields adds to the variance of an output's score."""
+    layout, marginals = explainer.layout, explainer.marginals
+    table = explainer.table[: layout.n_rows]
+    main, pairs = maths.variances(table, layout, explainer.mean, marginals.weight, marginals.square)
+    main, pairs = np.maximum(main[output], 0), np.maximum(pairs[output], 0)
+    total = float(main.sum() + pairs.sum() / 2)
+    scale = total or 1.0
+    importance = maths.importance(table, layout)
+    return FieldImportance(names, output_name, importance, main / scale, pairs / scale, total)

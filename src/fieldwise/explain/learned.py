@@ -1,0 +1,323 @@
+"""What a model learned, by name: rows, fields, categories. Names come from the vocabulary, numbers
+from this package's other files."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from ..data.chunks import Chunk
+from ..data.schema import Schema
+from ..data.shuffle import wide_values
+from ..data.vocabulary import UNSEEN_CODE, FieldVocabulary, Vocabulary
+from ..errors import DataError, FieldwiseError, ModelError, SettingError
+from ..layout import Layout
+from ..objective import Objective
+from .categories import (
+    SEEN,
+    CategoryCard,
+    CategoryModels,
+    Comparison,
+    Difference,
+    Partner,
+    confidence,
+    information,
+)
+from .fields import FieldImportance, field_importance
+from .rows import Explanation, Marginals, RowExplainer
+
+if TYPE_CHECKING:
+    from ..data.words import StoredWords
+
+__all__ = ["Learned", "output_names"]
+
+RARE, MISSING = "(rare)", "(missing)"
+SEARCHED = 20_000  # categories that a misspelt one is compared with
+
+
+class Learned:
+    """Everything there is to say of a model; computed when it is first asked for.
+
+    rows (d + m, R + K) as in a model, offsets (K,), moments (d, 2) where fields carry values, noise
+    the root mean square error of predicted numbers.
+    """
+
+    def __init__(
+        self,
+        words: Vocabulary | StoredWords,
+        layout: Layout,
+        rows: np.ndarray,
+        objective: Objective,
+        offsets: np.ndarray,
+        *,
+        moments: np.ndarray | None = None,
+        noise: float | None = None,
+    ) -> None:
+        if objective.is_vote:
+            raise ModelError(
+                "the prediction of a vote is no sum of its fields' scores, so it is not taken "
+                "apart; field_scores has what every field says"
+            )
+        self.counts = words.counts()
+        if not self.counts.any():
+            raise ModelError("the model does not know how often its categories were seen")
+        self.words, self.layout, self.schema = words, layout, words.schema
+        self._objective, self._noise = objective, noise
+        self.outputs = output_names(self.schema, objective)
+        marginals = Marginals.of_counts(layout, self.counts)
+        if moments is not None:
+            for i in {int(layout.slot_owner[s]) for s in self.schema.valued}:
+                own = layout.own(i)
+                marginals.weight[own], marginals.square[own] = moments[own].T
+        self.explainer = RowExplainer(rows, layout, marginals, offsets)
+        self._models: dict[int, CategoryModels] = {}
+        self._labels: dict[int, list[str]] = {}
+
+    def rows(self, codes: np.ndarray, values: np.ndarray | None) -> Explanation:
+        """Coded rows taken apart."""
+        wide = wide_values(codes, values, self.schema.valued)
+        single = self.layout.n_outputs == 1
+        main, shapley, _ = self.explainer(codes, wide)
+
+        def pairs() -> np.ndarray:
+            found = self.explainer(codes, wide, pairs=True)[2]
+            return found[:, 0] if single else found
+
+        return Explanation(
+            float(self.explainer.base[0]) if single else self.explainer.base,
+            main[:, 0] if single else main,
+            shapley[:, 0] if single else shapley,
+            self.schema.names,
+            self.words.decode(codes, values),
+            pairs,
+        )
+
+    def output(self, name: str | None) -> int:
+        """The number of an output; the last, which of two classes is the second, unless named."""
+        if name is None:
+            return len(self.outputs) - 1
+        if name not in self.outputs:
+            raise SettingError(f"output {name!r} is not one of {', '.join(self.outputs[:20])}")
+        return self.outputs.index(name)
+
+    def fields(self, output: str | None = None) -> FieldImportance:
+        o = self.output(output)
+        found = field_importance(self.explainer, self.schema.names, o, self.outputs[o])
+        # A number kept as it is has one model, and one model does not differ from itself.
+        found.importance[[f.is_linear for f in self.schema.fields]] = 0.0
+        return found
+
+    def models(self, output: str | None = None) -> CategoryModels:
+        o = self.output(output)
+        if o not in self._models:
+            self._models[o] = CategoryModels(self.explainer, self.counts, o)
+        return self._models[o]
+
+    def labels(self, i: int) -> list[str]:
+        """What a person reads for each code of a field."""
+        if i not in self._labels:
+            self._labels[i] = [MISSING if x is None else x for x in self.words.fields[i].labels()]
+        return self._labels[i]
+
+    def find(self, field: str, value: Any) -> tuple[int, int, str]:
+        """The number of a field, the code of a category in it, and what is to be said of it."""
+        words = self.words[field]
+        i = self.schema.names.index(words.field.name)
+        if value == RARE:
+            return i, 0, "all categories too rare for a model of their own"
+        found = _entry(words, None if value == MISSING else value)
+        if found is None:
+            raise self._unknown(i, value)
+        code, count = found
+        note = ""
+        if code == 0 and not words.field.is_linear:
+            note = f"{value!r} was seen {count:,} times, too rarely for a model of its own: "
+            note += "it shares this one with all rare categories"
+        return i, code, note
+
+    def _unknown(self, i: int, value: Any) -> DataError:
+        labels = self.labels(i)
+        near = difflib.get_close_matches(str(value), labels[:SEARCHED], n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else f" It has {', '.join(labels[1:6])}, ..."
+        name = self.schema.names[i]
+        return DataError(f"field {name!r}: {value!r} was never seen in training.{hint}")
+
+    def category(
+        self, field: str, value: Any, *, n: int = 3, output: str | None = None
+    ) -> CategoryCard:
+        """The card of a category; `n` is how many partners are shown for and against, a field."""
+        i, code, note = self.find(field, value)
+        return self.card(i, code, n=n, output=output, note=note)
+
+    def card(
+        self, i: int, code: int, *, n: int = 3, output: str | None = None, note: str = ""
+    ) -> CategoryCard:
+        """The same of a field's number and a code."""
+        models, own = self.models(output), self.layout.own(i)
+        row = own.start + code
+        partners, weights = {}, models.weights(row)
+        for j, name in enumerate(self.schema.names):
+            if j != i and self.layout.ranks[i]:
+                ends = models.strongest(weights, j, n)
+                high, low = (self._partners(models, row, j, weights, end) for end in ends)
+                partners[name] = (high, low)
+        distances, seen = models.distances(i), self.counts[own] > 0
+        seen[code] = True
+        near, apart = models.nearest(row, 5)
+        main, error = float(models.main[row]), self._error(models, row)
+        return CategoryCard(
+            field=self.schema.names[i],
+            category=self.labels(i)[code],
+            output=self.outputs[models.output],
+            count=int(self.counts[row]),
+            share=float(self.explainer.marginals.weight[row]),
+            bias=float(models.bias[row]),
+            main=main,
+            error=error,
+            confidence=confidence(main, error),
+            distance=float(distances[code]),
+            typical=float(np.median(distances[seen])),
+            oddity=1 + int(np.count_nonzero(distances[seen] > distances[code])),
+            size=int(np.count_nonzero(seen)),
+            note=note,
+            partners=partners,
+            nearest=[
+                (self.labels(i)[r - own.start], float(d)) for r, d in zip(near, apart, strict=True)
+            ],
+        )
+
+    def _partners(
+        self, models: CategoryModels, row: int, j: int, weights: np.ndarray, rows: np.ndarray
+    ) -> list[Partner]:
+        labels, first = self.labels(j), self.layout.own(j).start
+        effects = models.effects(row, rows)
+        return [
+            Partner(labels[r - first], float(weights[r]), float(effect), int(self.counts[r]))
+            for r, effect in zip(rows, effects, strict=True)
+        ]
+
+    def _error(self, models: CategoryModels, row: int) -> float | None:
+        """The standard error of a main effect that rows of its number would give, were everything
+        else known."""
+        ends = np.cumsum([head.size for head in self._objective.heads])
+        h = int(np.searchsorted(ends, models.output, side="right"))
+        head = self._objective.heads[h]
+        first = ends[h] - head.size
+        # The scores of the category's own rows, on average.
+        z = self.explainer.base + self.explainer.worth[row]
+        z = z - self.explainer.middle[models.field_of(row)]
+        told = information(head.loss, z[first : ends[h]], models.output - first, self._noise)
+        if not told or not self.counts[row]:
+            return None
+        return float(1 / np.sqrt(told * self.counts[row]))
+
+    def compare(
+        self, field: str, first: Any, second: Any, *, n: int = 10, output: str | None = None
+    ) -> Comparison:
+        """Where the models of two categories of a field differ most: n partners of any field."""
+        (i, a, _), (_, b, _) = self.find(field, first), self.find(field, second)
+        if a == b:
+            raise SettingError(f"{first!r} and {second!r} share one model of {field!r}")
+        models, own = self.models(output), self.layout.own(i)
+        rows = (own.start + a, own.start + b)
+        weights = [models.weights(row) for row in rows]
+        gap = weights[0] - weights[1]
+        ends = [models.strongest(gap, j, n) for j in range(self.layout.n_fields) if j != i]
+        partners = np.concatenate([end for pair in ends for end in pair] or [np.empty(0, int)])
+        partners = partners[np.argsort(-np.abs(gap[partners]), kind="stable")[:n]]
+        effects = models.effects(rows[0], partners) - models.effects(rows[1], partners)
+        labels = self.labels(i)
+        distances = models.distances(i)
+        return Comparison(
+            field=self.schema.names[i],
+            first=labels[a],
+            second=labels[b],
+            output=self.outputs[models.output],
+            counts=(int(self.counts[rows[0]]), int(self.counts[rows[1]])),
+            bias=(float(models.bias[rows[0]]), float(models.bias[rows[1]])),
+            main=(float(models.main[rows[0]]), float(models.main[rows[1]])),
+            distance=models.between(*rows),
+            typical=float(np.median(distances[self.counts[own] > 0])),
+            differences=[
+                self._difference(r, weights, effect)
+                for r, effect in zip(partners, effects, strict=True)
+            ],
+        )
+
+    def _difference(self, row: int, weights: Sequence[np.ndarray], effect: float) -> Difference:
+        j = int(np.searchsorted(self.layout.offsets, row, side="right") - 1)
+        first, second = float(weights[0][row]), float(weights[1][row])
+        label = self.labels(j)[row - self.layout.own(j).start]
+        name = self.schema.names[j]
+        count = int(self.counts[row])
+        return Difference(name, label, first, second, first - second, float(effect), count)
+
+    def odd(self, n: int = 20, output: str | None = None) -> list[dict[str, Any]]:
+        """The categories that stand farthest from their field's mean, measured by what is typical
+        of the field; of those that were seen often enough to mean it."""
+        models, found = self.models(output), []
+        for i, name in enumerate(self.schema.names):
+            own = self.layout.own(i)
+            often = np.flatnonzero(self.counts[own] >= SEEN)
+            if len(often) < 3:
+                continue
+            distances = models.distances(i)
+            typical = float(np.median(distances[often]))
+            for code in often[np.argsort(-distances[often], kind="stable")[:n]]:
+                apart = float(distances[code])
+                about = {"field": name, "category": self.labels(i)[code], "distance": apart}
+                about |= {"count": int(self.counts[own.start + code]), "typical": typical}
+                found.append((apart / max(typical, 1e-12), about))
+        found.sort(key=lambda pair: -pair[0])
+        return [about for _, about in found[:n]]
+
+
+def output_names(schema: Schema, objective: Objective) -> list[str]:
+    """What every output is the score of: a target, or a class of it."""
+    several = len(schema.targets) > 1
+    names = []
+    for head, target in zip(objective.heads, schema.targets, strict=True):
+        if head.size > 1:
+            names += [f"{target.column}={c}" if several else c for c in target.classes]
+        elif target.classes and not several:
+            names.append(target.classes[-1])
+        else:
+            names.append(target.column)
+    return names
+
+
+def _entry(words: FieldVocabulary, value: Any) -> tuple[int, int] | None:
+    """The code of a value as it stands in the vocabulary or in a table, and how often it was seen;
+    None if it never was."""
+    if words.field.is_linear:
+        return (1 if value is None else 0), int(words.counts()[1 if value is None else 0])
+    name = pl.col("category")
+    found = words.entries.filter(name.is_null() if value is None else name == str(value))
+    if len(found):
+        return int(found["code"][0]), int(found["count"][0])
+    field = replace(words.field, unseen="mean", n_slots=1)
+    if field.is_list:
+        field = replace(field, kind="category", separator=None)
+    alone = Vocabulary(Schema(fields=(field,)), [replace(words, field=field)])
+    for meant in (value, _number(value)):
+        try:
+            codes, _ = alone.encode(Chunk(pl.Series(field.column, [meant]).to_frame()))
+        except (FieldwiseError, pl.exceptions.PolarsError):
+            continue
+        code = int(codes[0, 0])
+        if code != UNSEEN_CODE:
+            return code, int(words.counts()[code])
+    return None
+
+
+def _number(value: Any) -> Any:
+    """A number that was typed as text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value
