@@ -6,6 +6,7 @@ Everything here takes a table, a layout and how often categories were seen, rath
 from .._lazy import lazily
 
 _WHERE = {
+    "Bound": ".bound",
     "Calibration": ".calibration",
     "CategoryCard": ".categories",
     "CategoryModels": ".categories",
@@ -15,6 +16,8 @@ _WHERE = {
     "Learned": ".learned",
     "Marginals": ".rows",
     "RowExplainer": ".rows",
+    "bound_of": ".bound",
+    "gap_by_field": ".bound",
 }
 __all__ = list(_WHERE)
 __getattr__ = lazily(__name__, _WHERE)
