@@ -35,38 +35,59 @@ def models(n_outputs=1, output=0, seed=0):
     return table.astype(float), CategoryModels(explainer, counts, output), explainer
 
 
-def weights_of(table, layout, o, i, k):
-    """w_k over all rows, a loop at a time; 0 on its own field's."""
-    out = np.zeros(layout.n_rows)
-    for j in range(layout.n_fields):
-        for c in range(layout.sizes[j]):
-            if j != i:
-                row = layout.offsets[j] + c
+def written_out(table, layout, o, i):
+    """W (d_i, d) and b (d_i,), a loop at a time; 0 on the field's own rows."""
+    W, b = np.zeros((layout.sizes[i], layout.n_rows)), np.zeros(layout.sizes[i])
+    for k in range(layout.sizes[i]):
+        mine = table[layout.offsets[i] + k]
+        b[k] = mine[layout.n_columns + o]
+        for row in range(layout.n_rows):
+            if not layout.offsets[i] <= row < layout.offsets[i + 1]:
                 for t in range(layout.block(o, i).start, layout.block(o, i).stop):
-                    out[row] += table[layout.offsets[i] + k, t] * table[row, t]
-    return out
+                    W[k, row] += mine[t] * table[row, t]
+    return W, b
 
 
 @pytest.mark.parametrize(("n_outputs", "output"), [(1, 0), (3, 1)])
-def test_weights_and_distances_are_those_of_w_written_out(n_outputs, output):
+def test_distances_are_those_of_w_written_out(n_outputs, output):
     table, found, _ = models(n_outputs, output)
     layout = found.layout
     for i in range(layout.n_fields):
-        own = layout.own(i)
-        W = np.array([weights_of(table, layout, output, i, k) for k in range(layout.sizes[i])])
-        W_b = np.concatenate([W, table[own, [layout.n_columns + output]]], axis=1)
-        for k in range(layout.sizes[i]):
-            others = np.r_[0 : own.start, own.stop : layout.n_rows]
-            mine = found.weights(own.start + k)[others]
-            np.testing.assert_allclose(mine, W[k, others], rtol=1e-4, atol=1e-5)
+        first = layout.own(i).start
+        W, b = written_out(table, layout, output, i)
+        W_b = np.concatenate([W, b[:, None]], axis=1)
         away = np.linalg.norm(W_b - W_b.mean(axis=0), axis=1)
         np.testing.assert_allclose(found.distances(i), away, rtol=1e-5)
         apart = np.linalg.norm(W_b - W_b[1], axis=1)
-        near, distances = found.nearest(own.start + 1, 2)
+        near, distances = found.nearest(first + 1, 2)
         wanted = [k for k in np.argsort(apart, kind="stable") if k != 1][:2]
-        assert list(near - own.start) == wanted
+        assert list(near - first) == wanted
         np.testing.assert_allclose(distances, apart[wanted], rtol=1e-5)
-        assert found.between(own.start, own.start + 1) == pytest.approx(apart[0], rel=1e-5)
+        assert found.between(first, first + 1) == pytest.approx(apart[0], rel=1e-5)
+
+
+@pytest.mark.parametrize(("n_outputs", "output"), [(1, 0), (3, 1)])
+def test_the_form_that_is_shown_is_the_same_model(n_outputs, output):
+    """Weights have mean 0 over training, and bias and weights still give every score."""
+    table, found, explainer = models(n_outputs, output)
+    layout, share = found.layout, explainer.marginals.weight
+    random = np.random.default_rng(3)
+    rows = layout.rows(np.stack([random.integers(0, d, 20) for d in layout.sizes], axis=1))
+    wanted = maths.field_scores(table, layout, rows)[:, output]
+    for i in range(layout.n_fields):
+        W, _ = written_out(table, layout, output, i)
+        for n, row in enumerate(rows):
+            weights = found.weights(int(row[i]))
+            others = np.delete(row, i)
+            said = found.bias[row[i]] + weights[others].sum()
+            assert said == pytest.approx(wanted[n, i], rel=1e-4, abs=1e-5)
+            k = row[i] - layout.offsets[i]
+            for j in range(layout.n_fields):
+                if j != i:
+                    own = layout.own(j)
+                    assert share[own] @ weights[own] == pytest.approx(0, abs=1e-5)
+                    centred = W[k, own] - share[own] @ W[k, own]
+                    np.testing.assert_allclose(weights[own], centred, rtol=1e-4, atol=1e-5)
 
 
 def test_distances_are_what_importance_is_made_of():
@@ -180,6 +201,7 @@ def test_where_two_categories_differ(fitted):
         assert sign * d.difference > 0
         assert sign * d.effect > 1
         assert d.difference == pytest.approx(d.first - d.second)
+    assert found.fields[0][0] == "what"
     back = fitted.compare_categories("who", "person1", "odd", n=6)
     assert [d.category for d in back.differences] == [d.category for d in found.differences]
     assert back.distance == pytest.approx(found.distance)

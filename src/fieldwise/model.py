@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .data.chunks import Chunk, Source
     from .data.vocabulary import Vocabulary
     from .data.words import StoredWords
+    from .explain.bound import Bound
     from .explain.categories import CategoryCard, Comparison
     from .explain.fields import FieldImportance
     from .explain.learned import Learned
@@ -232,6 +233,25 @@ class FieldwiseModel:
     ) -> Comparison:
         """Where the models of two categories of a field differ most; see `Comparison`."""
         return self.learned.compare(field, first, second, n=n, output=output)
+
+    def bound(self, **settings: Any) -> Bound:
+        """The paper's bound on the loss on new rows; `settings` as `explain.bound.Bound` has them:
+        delta, lipschitz, loss_bound."""
+        from .explain.bound import bound_of, check_bounded
+
+        check_bounded(self.layout, self.objective)
+        kept = [record for record in self.history if "train_loss" in record]
+        kept = sorted(kept, key=lambda record: record.get("loss", 0.0))[:1] or [{}]
+        n_rows = self.settings.get("rows") or int(self.vocabulary.fields[0].counts().sum())
+        return bound_of(
+            self.table,
+            self.layout,
+            self.schema.names,
+            n_rows,
+            train_loss=kept[0].get("train_loss", float("nan")),
+            marginals=self.learned.explainer.marginals,
+            **settings,
+        )
 
     @cached_property
     def learned(self) -> Learned:

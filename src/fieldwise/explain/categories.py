@@ -1,6 +1,11 @@
 """The model of every category: its weights, its distance from the mean of its field's models, the
 categories whose models are nearest. W is never formed: a category's weights are found when asked
-for, distances come from G = U^T U."""
+for, distances come from G = U^T U.
+
+A field has one category at a time, so a number can be moved from all weights of a field to the bias
+and the model stays the same. Shown is the one form in which the weights of every field have mean 0
+over training, and the bias is what the model says of an average row. (Numbers and lists stay as
+they are.) Distances are of W_b as it was learned, as in the paper."""
 
 from __future__ import annotations
 
@@ -26,9 +31,10 @@ class CategoryModels:
     def __init__(self, explainer: RowExplainer, counts: np.ndarray, output: int = 0) -> None:
         self.layout, self.counts, self.output = explainer.layout, counts, output
         self._table, self._mean = explainer.table, explainer.mean
-        self.bias = self._table[: self.layout.n_rows, self.layout.n_columns + output]
+        self._plain = explainer.marginals.is_plain(self.layout)
         owner = np.repeat(np.arange(self.layout.n_fields), self.layout.sizes)
         self.main = explainer.worth[: len(owner), output] - explainer.middle[owner, output]
+        self.bias = self._biases()
         self._gram = lru_cache(maxsize=None)(self._gram_of)
         self.distances = lru_cache(maxsize=None)(self._distances)
         self._often = lru_cache(maxsize=None)(self._seen_often)
@@ -37,10 +43,23 @@ class CategoryModels:
         return int(np.searchsorted(self.layout.offsets, row, side="right") - 1)
 
     def weights(self, row: int) -> np.ndarray:
-        """w_k = V_k U^T over the rows of all fields, (d,); those of its own mean nothing"""
+        """w_k = V_k U^T, less its mean over every field, for the rows of all fields, (d,); those of
+        its own mean nothing"""
         block = self.layout.block(self.output, self.field_of(row))
-        found: np.ndarray = self._table[: self.layout.n_rows, block] @ self._table[row, block]
-        return found
+        v = self._table[row, block]
+        found: np.ndarray = self._table[: self.layout.n_rows, block] @ v
+        middle = np.where(self._plain, self._mean[:, block] @ v, 0.0)
+        return found - np.repeat(middle.astype(np.float32), self.layout.sizes)
+
+    def _biases(self) -> np.ndarray:
+        """b_k, and the means over other fields that were taken from the weights, (d,)"""
+        out = np.empty(self.layout.n_rows)
+        for i in range(self.layout.n_fields):
+            V, b = self._field(i)
+            block = self.layout.block(self.output, i)
+            others = self._plain & (np.arange(self.layout.n_fields) != i)
+            out[self.layout.own(i)] = b + V @ self._mean[others, block].sum(axis=0)
+        return out
 
     def effects(self, row: int, partners: np.ndarray) -> np.ndarray:
         """What the category and each partner, a row of another field, say together and neither
@@ -65,7 +84,8 @@ class CategoryModels:
     def _field(self, i: int) -> tuple[np.ndarray, np.ndarray]:
         """V (d_i, r) and b (d_i,) of a field"""
         own, block = self.layout.own(i), self.layout.block(self.output, i)
-        return self._table[own, block].astype(np.float64), self.bias[own].astype(np.float64)
+        b = self._table[own, self.layout.n_columns + self.output]
+        return self._table[own, block].astype(np.float64), b.astype(np.float64)
 
     def _apart(self, i: int, v: np.ndarray, bias: float) -> np.ndarray:
         """||w_k - w||^2 + (b_k - bias)^2 for every category k, from the model with V entry v"""
@@ -154,10 +174,11 @@ class Partner:
 class CategoryCard:
     """A category's own model.
 
-    `bias` and the partners' `weight` are the model as it stands; `main` is what the category adds
-    to a score on average, over what the other fields hold in training, `error` its standard error
-    from the number of rows alone, `confidence` the chance that its sign is right. A partner's
-    `effect` is what the two say together beyond what each says alone, by both their models.
+    `bias` is what the model says of an average row, a partner's `weight` how much more or less it
+    says where that category is. `main` is what the category adds to a score on average, by the
+    models of all fields, `error` its standard error from the number of rows alone, `confidence` the
+    chance that its sign is right. A partner's `effect` is what the two say together beyond what
+    each says alone, by both their models.
     """
 
     field: str
@@ -212,7 +233,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Where the models of two categories differ most. `distance` is that of the two models."""
+    """Where the models of two categories differ most. `distance` is that of the two models; of
+    every field, `fields` has the root mean square difference of its categories' weights, over the
+    rows of training."""
 
     field: str
     first: str
@@ -223,6 +246,7 @@ class Comparison:
     main: tuple[float, float]
     distance: float
     typical: float  # the median distance of the field's models from their mean
+    fields: Sequence[tuple[str, float]]
     differences: Sequence[Difference]
 
     def to_dict(self) -> dict[str, Any]:

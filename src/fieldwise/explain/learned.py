@@ -243,11 +243,22 @@ class Learned:
             main=(float(models.main[rows[0]]), float(models.main[rows[1]])),
             distance=models.between(*rows),
             typical=float(np.median(distances[self.counts[own] > 0])),
+            fields=self._apart(i, gap),
             differences=[
                 self._difference(r, weights, effect)
                 for r, effect in zip(partners, effects, strict=True)
             ],
         )
+
+    def _apart(self, i: int, gap: np.ndarray) -> list[tuple[str, float]]:
+        """The root mean square of differences of weights, of every field but i, most first."""
+        found = []
+        for j, name in enumerate(self.schema.names):
+            own = self.layout.own(j)
+            if j != i:
+                square = self.explainer.marginals.square[own] @ gap[own].astype(np.float64) ** 2
+                found.append((name, float(np.sqrt(square))))
+        return sorted(found, key=lambda pair: -pair[1])
 
     def _difference(self, row: int, weights: Sequence[np.ndarray], effect: float) -> Difference:
         j = int(np.searchsorted(self.layout.offsets, row, side="right") - 1)

@@ -29,6 +29,16 @@ class Marginals:
         share = maths.category_shares(layout, counts)
         return cls(share, share.copy())
 
+    def is_plain(self, layout: Layout) -> np.ndarray:
+        """(m,) true for fields of one category at a time, without values"""
+        return np.array(
+            [
+                layout.slots[i] == 1
+                and np.array_equal(self.weight[layout.own(i)], self.square[layout.own(i)])
+                for i in range(layout.n_fields)
+            ]
+        )
+
 
 class RowExplainer:
     """What is computed once for a model: the mean rows, and the main effect of every category.
