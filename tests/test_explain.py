@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import polars as pl
 import pytest
 
-from fieldwise import FieldwiseClassifier, FieldwiseModel, FieldwiseRegressor, ModelError
+from fieldwise import (
+    FieldwiseClassifier,
+    FieldwiseModel,
+    FieldwiseRegressor,
+    MissingExtra,
+    ModelError,
+)
 
 
 def table(n=1500, seed=0):
@@ -86,3 +94,60 @@ def test_what_is_not_taken_apart():
     vote = FieldwiseClassifier(rank=2, epochs=1, combine="vote").fit(X[["a", "b"]], y)
     with pytest.raises(ModelError, match="the prediction of a vote is no sum"):
         vote.explain(X[["a", "b"]])
+
+
+# Of matplotlib's, in that package.
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+def test_the_plots_of_shap_take_what_we_give(fitted):
+    shap = pytest.importorskip("shap", reason="the package shap is not installed")
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    X, _ = table(60, seed=3)
+    found = fitted.explain(X)
+    theirs = found.to_shap()
+    assert isinstance(theirs, shap.Explanation)
+    assert theirs.shape == (60, 5)
+    assert list(theirs.feature_names) == ["a", "b", "x", "z", "tags"]
+    assert theirs.data[0, 0] == X["a"][0]
+    z = fitted.decision_function(X)
+    np.testing.assert_allclose(theirs.base_values + theirs.values.sum(axis=1), z, atol=1e-5)
+    for draw in (lambda: shap.plots.waterfall(theirs[0], show=False),
+                 lambda: shap.plots.bar(theirs, show=False)):  # fmt: skip
+        draw()
+        assert pyplot.gcf().axes
+        pyplot.close("all")
+    y = np.stack([np.arange(60) % 3, np.arange(60) % 2], axis=1).astype(float)
+    several = FieldwiseRegressor(rank=2, epochs=1, kinds=KINDS).fit(X, y).explain(X).to_shap()
+    assert several.shape == (60, 5, 2)
+    assert several.base_values.shape == (60, 2)
+
+
+def test_without_the_package_it_says_what_to_install(fitted, monkeypatch):
+    monkeypatch.setitem(sys.modules, "shap", None)
+    with pytest.raises(MissingExtra, match=r'pip install "fieldwise\[shap\]"'):
+        fitted.explain(table(5)[0]).to_shap()
+
+
+def test_notebooks_show_escaped_tables(fitted):
+    X, y = table(400)
+    X = X.with_columns(a=pl.when(pl.col("a") == "a0").then(pl.lit("<b>&</b>")).otherwise("a"))
+    model = FieldwiseClassifier(rank=2, epochs=1, kinds=KINDS).fit(X, y)
+    bad = X.filter(pl.col("a") == "<b>&</b>").head(2)
+    shown = [
+        model.model_._repr_html_(),
+        model.explain(bad)._repr_html_(),
+        model.explain_category("a", "<b>&</b>")._repr_html_(),
+        model.compare_categories("a", "<b>&</b>", "a1")._repr_html_(),
+        model.explain_fields()._repr_html_(),
+    ]
+    for text in shown:
+        assert "<table" in text
+        assert "<b>&" not in text
+    for text in shown[1:4]:
+        assert "&lt;b&gt;&amp;&lt;/b&gt;" in text
+    assert "tags" in shown[0]
+    assert "tags" in shown[4]

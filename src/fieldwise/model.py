@@ -345,6 +345,25 @@ class FieldwiseModel:
 
         return RowCoder(self.vocabulary)
 
+    def _repr_html_(self) -> str:
+        from .explain.html import model_html
+
+        importance = self.importance()
+        sizes = zip(self.schema.fields, self.layout.sizes, self.layout.ranks, strict=True)
+        fields = [
+            {"name": f.name, "kind": f.binning or f.part or f.kind, "categories": size,
+             "rank": rank, "importance": importance[f.name]}
+            for f, size, rank in sizes
+        ]  # fmt: skip
+        about = {
+            "target": ", ".join(target.column for target in self.schema.targets),
+            "fields": self.layout.n_fields,
+            "categories": self.layout.n_rows,
+            "parameters": self.layout.n_parameters,
+            "metrics": self.metrics,
+        }
+        return model_html(about, fields)
+
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_row_coder", "learned")}
 

@@ -252,3 +252,8 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """For JSON and pages."""
         return asdict(self)
+
+    def _repr_html_(self) -> str:
+        from .html import comparison_html
+
+        return comparison_html(self.to_dict())

@@ -48,6 +48,11 @@ class FieldImportance:
         rows.sort(key=lambda row: -(row["share"] + row["pair_share"]))
         return {"output": self.output, "variance": self.variance, "fields": rows}
 
+    def _repr_html_(self) -> str:
+        from .html import fields_html
+
+        return fields_html(self.to_dict())
+
 
 def field_importance(
     explainer: RowExplainer, names: Sequence[str], output: int, output_name: str

@@ -7,7 +7,16 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["card_html", "explanation_html", "model_html", "percent", "shown", "table_html"]
+__all__ = [
+    "card_html",
+    "comparison_html",
+    "explanation_html",
+    "fields_html",
+    "model_html",
+    "percent",
+    "shown",
+    "table_html",
+]
 
 UP, DOWN = "#d9695f", "#4b8bbe"  # raises the score, lowers it
 CELL = "padding:.15em .8em .15em 0;border-bottom:1px solid #8883;background:none;"
@@ -102,6 +111,39 @@ def card_html(card: Mapping[str, Any], unit: str = "log-odds", *, most: int = 12
         html.escape("; ".join(line for line in lines if line)) + "</p>",
         table_html(["together with", "", unit, "rows"], body, words=2, style=True),
     )
+
+
+def comparison_html(found: Mapping[str, Any]) -> str:
+    """Two categories: how often, how much by themselves, and where their models differ most."""
+    names = [str(found["first"]), str(found["second"])]
+    pairs = zip(names, found["counts"], found["main"], strict=True)
+    lines = [f"{name}: {shown(n)} rows, {shown(v, sign=True)} by itself" for name, n, v in pairs]
+    lines.append(f"distance {shown(found['distance'])}, typically {shown(found['typical'])}")
+    longest = max((abs(d["difference"]) for d in found["differences"]), default=0.0)
+    body = [
+        (f"{d['field']} = {d['category']}", shown(d["first"], sign=True),
+         shown(d["second"], sign=True), bar(d["difference"], longest),
+         shown(d["difference"], sign=True), shown(d["count"]))
+        for d in found["differences"]
+    ]  # fmt: skip
+    head = ["together with", *names, "", "difference", "rows"]
+    return framed(
+        f"<p><b>{html.escape(found['field'])}: {html.escape(' and '.join(names))}</b><br>",
+        html.escape("; ".join(lines)) + "</p>",
+        table_html(head, body, style=True),
+    )
+
+
+def fields_html(found: Mapping[str, Any]) -> str:
+    """How much every field matters, alone and in pairs."""
+    longest = max((f["share"] + f["pair_share"] for f in found["fields"]), default=0.0)
+    body = [
+        (f["name"], bar(f["share"] + f["pair_share"], longest), percent(f["share"]),
+         percent(f["pair_share"]), shown(f["importance"]))
+        for f in found["fields"]
+    ]  # fmt: skip
+    head = ["field", "share of the score's variance", "alone", "in pairs", "importance"]
+    return framed(table_html(head, body, words=2, style=True))
 
 
 def explanation_html(

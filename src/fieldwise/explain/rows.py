@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import maths
-from ..errors import SettingError
+from ..errors import MissingExtra, SettingError
 from ..layout import Layout
 
 __all__ = ["Explanation", "Marginals", "RowExplainer"]
@@ -107,11 +108,46 @@ class Explanation:
     fields: np.ndarray  # (n, m) main effects
     shapley: np.ndarray  # (n, m)
     names: Sequence[str]
-    values: Any = None  # what the rows hold, a frame of a column a field
-    _of_pairs: Any = None
+    values: Any  # what the rows hold, a frame of a column a field
+    _of_pairs: Any
 
     @cached_property
     def pairs(self) -> np.ndarray:
         """(n, m, m) what two fields say together and neither says alone; each pair twice"""
         found: np.ndarray = self._of_pairs()
         return found
+
+    def to_shap(self) -> Any:
+        """The Shapley values as a `shap.Explanation`, for the plots of the package `shap`."""
+        try:
+            import shap
+        except ImportError:
+            raise MissingExtra("shap", "shap") from None
+        values, base = self.shapley, np.broadcast_to(self.base, self.shapley.shape[:-1])
+        if values.ndim == 3:
+            values = values.swapaxes(1, 2)  # outputs come last there
+        return shap.Explanation(
+            values=np.ascontiguousarray(values),
+            base_values=np.array(base),
+            data=self._held(),
+            feature_names=list(self.names),
+        )
+
+    def _held(self) -> np.ndarray:
+        """What rows hold, (n, m); a list as text, because that package would cut it up"""
+        out = np.empty((len(self.shapley), len(self.names)), dtype=object)
+        for n, row in enumerate(self.values.rows()):
+            out[n] = [", ".join(map(str, v)) if isinstance(v, list) else v for v in row]
+        return out
+
+    def _repr_html_(self) -> str:
+        from .html import explanation_html
+
+        if self.shapley.ndim > 2:
+            return html.escape(repr(self))
+        rows = [
+            {"values": ["" if v is None else v for v in row], "effects": effects,
+             "score": self.base + effects.sum()}
+            for row, effects in zip(self._held(), self.shapley, strict=True)
+        ]  # fmt: skip
+        return explanation_html(self.base, list(self.names), rows, "score")
