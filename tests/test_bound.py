@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import math
-from itertools import product
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise, product
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldwise import SettingError, maths
+from fieldwise import SettingError, encode, maths, trend
 from fieldwise.data.planted import CRITEO_SIZES
+from fieldwise.data.shuffle import Batches, Rows, gathered
+from fieldwise.data.words import StoredWords
+from fieldwise.engines import StepSettings, make_engine
 from fieldwise.explain import Marginals, bound_of, gap_by_field
 from fieldwise.explain.bound import Sample
+from fieldwise.fitting import held_out_rows, objective_of, problem_of
 from fieldwise.layout import Layout
 from fieldwise.losses import LOSSES
 from fieldwise.objective import Objective
+from fieldwise.problem import evaluate
+from fieldwise.targets import scale_of
+from fieldwise.train import Running, TrainSettings, Watch, initialise
+from fieldwise.trend import bound_table
+from test_cli import run
+from test_compare import table
+from test_explain import table as mixed
 from test_layout_maths import SHAPES, dense_model, random_case
+from test_train import run as trained_with
 
 
 def mixed_rows():
@@ -218,3 +236,254 @@ def test_the_gap_is_the_rise_without_a_field_on_both_kinds_of_rows():
         assert found[name]["gap"] == found[name]["training"] - found[name]["held_out"]
     gaps = [f["gap"] for f in found.values()]
     assert gaps == sorted(gaps, reverse=True)
+
+
+READING = {"target": "y", "kinds": {"day": "category"}}
+FEW = {"ranks": (1, 3), "settings": TrainSettings(learning_rate=0.03, epochs=8, batch_size=32)}
+
+
+def rows_of(body):
+    return {row["rank"]: row for row in body["ranks"]}
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("bound") / "out"
+    said: list[str] = []
+    return bound_table(table(), out, reading=READING, say=said.append, **FEW), out, said
+
+
+def test_every_rank_stops_at_the_first_look_below_the_threshold(followed):
+    body, out, said = followed
+    assert body == json.loads((out / "bound.json").read_text())
+    assert "the training loss of rank 1 at its best validation loss" in body["chosen"]
+    assert said[0].startswith(f"threshold {body['threshold']}: ")
+    for rank, row in rows_of(body).items():
+        layout = Layout.of((7, 7, 29, 61), rank=rank)  # a rare row a field
+        assert row["parameters"] == layout.n_parameters
+        assert row["status"] == "ok"
+        assert row["train_loss"] < body["threshold"]
+        assert row["validation_loss"] > row["train_loss"] - 0.1
+        assert row["bound"]["train_loss"] == row["train_loss"]
+        assert row["bound"]["n_rows"] == body["rows"]["training"]
+        assert [f["name"] for f in row["bound"]["fields"]] == ["a", "b", "day", "user"]
+    best = min(body["ranks"], key=lambda row: row["validation_loss"])
+    assert body["best"] == best["rank"]
+
+
+def test_a_trend_is_what_training_step_by_step_gives(followed, tmp_path):
+    """The loop of the library with a watch, against an engine that is run a step at a time."""
+    body, _, _ = followed
+    store = encode(table(), tmp_path / "s", **READING)
+    words = StoredWords(store)
+    held_out = held_out_rows(store, words, "random", 0.1, 0)
+    problem = problem_of(
+        store, words, rank=3, objective=objective_of(store.schema), held_out=held_out
+    )
+    scale = scale_of(store, ~held_out, problem.objective)
+    trained = Rows(**gathered(store, ~held_out))
+    step = StepSettings(
+        learning_rate=0.03, weight_decay=1e-5, penalty=1e-5, batch_size=32,
+        reg_every=-(-trained.n_rows // 32),
+    )  # fmt: skip
+    engine = make_engine("cpu", problem.layout, step, offsets=scale.offsets)
+    initialise(engine.table, 0, 0.02)
+    engine.state[:] = 1e-6
+    batches = Batches(store, 32, only=~held_out)
+    row, ends = rows_of(body)[3], []
+    assert row["steps"] > 2 * len(batches)
+    while engine.n_steps < row["steps"]:
+        for batch in batches:
+            engine.run(batch["codes"], None, batch["target"], None)
+            if engine.n_steps == row["steps"]:
+                break
+        ends.append(evaluate(engine, problem, trained, None, scale)["loss"])
+    assert min(ends[:-1]) >= body["threshold"]  # it went on while it had to
+    assert ends[-1] == pytest.approx(row["train_loss"], abs=1e-6)
+    n1, n2 = maths.norms(engine.table, problem.layout)
+    assert row["bound"]["sum"] == pytest.approx(n1.sum() + n2.sum(), rel=1e-5)
+    engine.set_means(problem.counts)
+    kept = gathered(store, held_out)
+    for j, name in enumerate(store.schema.names):
+        rises = []
+        for codes, y in ((trained.read(0, 9999)["codes"], trained.read(0, 9999)["target"]),
+                         (kept["codes"], kept["target"])):  # fmt: skip
+            without = codes.copy()
+            without[:, j] = -1
+            pair = [
+                LOSSES["logistic"].value(engine.scores(c, None)[:, 0], y[:, 0], 0).mean()
+                for c in (codes, without)
+            ]
+            rises.append(pair[1] - pair[0])
+        found = {f["name"]: f for f in row["gap"]}[name]
+        assert [found["training"], found["held_out"]] == pytest.approx(rises, abs=1e-5)
+
+
+def test_a_rank_that_stays_above_the_threshold_says_so(tmp_path):
+    body = bound_table(table(), tmp_path, threshold=0.01, reading=READING, **FEW)
+    assert [row["status"] for row in body["ranks"]] == ["not reached"] * 2
+    assert {row["steps"] for row in body["ranks"]} == {8 * -(-body["rows"]["training"] // 32)}
+    assert body["best"] is None
+    text = (tmp_path / "bound.md").read_text()
+    assert text.count("(not reached)") == 2
+    assert "Which fields" not in text
+    assert (tmp_path / "bound.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_rank_that_fails_has_a_row_and_is_tried_again(tmp_path, monkeypatch):
+    real = trend.train
+
+    def fails(problem, *given):
+        if max(problem.layout.ranks) == 3:
+            raise SettingError("the model needs more | memory")
+        return real(problem, *given)
+
+    monkeypatch.setattr(trend, "train", fails)
+    options = {"threshold": 0.6, "reading": READING, **FEW}
+    body = bound_table(table(), tmp_path, **options)
+    assert [row["status"] for row in body["ranks"]] == ["ok", "failed"]
+    assert "failed: the model needs more \\| memory" in (tmp_path / "bound.md").read_text()
+    monkeypatch.setattr(trend, "train", real)
+    assert rows_of(bound_table(table(), tmp_path, **options))[3]["status"] == "ok"
+
+
+def test_ctrl_c_keeps_finished_ranks_and_the_rest_ends_alike(followed, tmp_path, monkeypatch):
+    body, _, _ = followed
+    trained = []
+    real = trend.train
+
+    def counted(problem, *given):
+        trained.append(max(problem.layout.ranks))
+        return real(problem, *given)
+
+    def stop(record):
+        if trained[-1] == 3 and record["epoch"] == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(trend, "train", counted)
+    options = {"threshold": body["threshold"], "reading": READING, **FEW}
+    with pytest.raises(KeyboardInterrupt):
+        bound_table(table(), tmp_path, running=Running(callbacks=[stop]), **options)
+    assert trained == [1, 3]
+    again = bound_table(table(), tmp_path, **options)
+    assert trained == [1, 3, 3]  # rank 1 is not made again
+    assert again["ranks"] == body["ranks"]
+    assert not list((tmp_path / ".work" / "checkpoint").iterdir())
+    bound_table(table(), tmp_path, **{**options, "ranks": (1, 2, 3)})
+    assert trained == [1, 3, 3, 2]
+    with pytest.raises(SettingError, match="the trend of a bound on another table"):
+        bound_table(table(seed=3), tmp_path, **options)
+
+
+def test_values_weights_and_weighted_sums(tmp_path):
+    X, y = mixed(1200)
+    frame = X.with_columns(y=pl.Series(y), w=np.random.default_rng(0).integers(1, 4, 1200))
+    reading = {"target": "y", "kinds": {"x": "linear"}, "weight": "w"}
+    body = bound_table(
+        frame, tmp_path, threshold=0.6, reading=reading, combine="weighted", ranks=(2,),
+        settings=TrainSettings(epochs=9),
+    )  # fmt: skip
+    (row,) = body["ranks"]
+    assert row["status"] == "ok"
+    fields = {f["name"]: f for f in row["bound"]["fields"]}
+    plain = math.sqrt(5 / body["rows"]["training"])
+    for name in "xab":  # a list and a number beside them make rows shorter than m
+        assert fields[name]["term"] != pytest.approx(
+            plain * (fields[name]["n1"] + fields[name]["n2"]), rel=0.01
+        )
+    assert {f["name"] for f in row["gap"]} == {"a", "b", "x", "z", "tags"}
+    helps = {f["name"]: f["held_out"] for f in row["gap"]}
+    assert helps["x"] > 0.02  # what is in the number is lost with it
+
+
+def test_watching_changes_nothing_and_ends_a_run():
+    settings = TrainSettings(epochs=2, batch_size=256, learning_rate=0.1, averages=1)
+    plain = trained_with(settings, judged=False)
+    seen = []
+    watch = Watch(lambda engine: seen.append(engine.n_steps) or False, 20)
+    watched = trained_with(settings, judged=False, watch=watch)
+    assert watched.table.tobytes() == plain.table.tobytes()
+    assert seen[:4] == [20, 40, 60, 63]  # the last of an epoch
+    assert max(b - a for a, b in pairwise(seen)) <= 20
+    assert not watched.was_stopped
+    tables = []
+
+    def late(engine):
+        tables.append(np.array(engine.table))
+        return engine.n_steps >= 80
+
+    ended = trained_with(replace(settings, averages=4), watch=Watch(late, 20))
+    assert ended.was_stopped
+    assert len(ended.history) == 1
+    assert ended.metrics == {}
+    assert np.array_equal(ended.table, tables[-1])  # no mean of several, nor the best so far
+
+
+@pytest.fixture
+def file(tmp_path):
+    table(4000).write_csv(tmp_path / "t.csv")
+    return tmp_path / "t.csv"
+
+
+def test_the_bound_on_the_command_line(file, tmp_path):
+    out = tmp_path / "out"
+    options = ["bound", file, "--target", "y", "--kind", "day=category", "--out", out]
+    options += ["--epochs", 4, "--threads", 1, "--learning-rate", 0.1]
+    done = run(*options, "--ranks", "2,1", "--threshold", 0.5)
+    assert "2 of 2 ranks" in done.stderr
+    assert "bound.json, bound.md, bound.png" in done.stdout
+    body = json.loads((out / "bound.json").read_text())
+    assert list(rows_of(body)) == [1, 2]
+    for row in body["ranks"]:
+        assert f"{row['bound']['sum']:.2f}" in done.stdout
+    text = (out / "bound.md").read_text()
+    assert "below 0.5 (as given)" in text
+    assert "Which fields carry the gap of rank" in text
+    never = run(*options, "--ranks", "1", "--threshold", 0.001, "--epochs", 1).stdout
+    assert "(not reached)" in never
+    assert run(*options, "--ranks", "2,1", "--threshold", 0.5, "--quiet").stderr == ""
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_command_goes_on(file, tmp_path, end):
+    out = tmp_path / "out"
+    options = ["bound", file, "--target", "y", "--kind", "day=category", "--out", out, "--ranks",
+               "1,2,3", "--threshold", "0.3", "--threads", "1"]  # fmt: skip
+    command = [sys.executable, "-m", "fieldwise", *map(str, options)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        if "1 of 3 ranks" in line:
+            break
+    process.send_signal(end)
+    rest = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == (130 if end == signal.SIGINT else -signal.SIGKILL), rest
+    assert ("goes on where it was" in rest) == (end == signal.SIGINT)
+    kept = {p: p.stat().st_mtime_ns for p in (out / ".work" / "ranks").glob("*.json")}
+    assert kept
+    assert not (out / "bound.json").exists()
+    run(*options)
+    assert len(json.loads((out / "bound.json").read_text())["ranks"]) == 3
+    for path, when in kept.items():
+        assert path.stat().st_mtime_ns == when
+
+
+def test_mistakes(file, tmp_path):
+    out = tmp_path / "out"
+    options = ["bound", file, "--kind", "day=category", "--out", out]
+    assert "'z'" in run(*options, "--target", "z", expect=2).stderr
+    good = [*options, "--target", "y"]
+    assert (
+        "ranks='0,2' must be numbers of at least 1" in run(*good, "--ranks", "0,2", expect=2).stderr
+    )
+    assert "--ranks 'a' is not numbers" in run(*good, "--ranks", "a", expect=2).stderr
+    assert "threshold=-1.0 must be more than 0" in run(*good, "--threshold", -1, expect=2).stderr
+    vote = run(*good, "--combine", "vote", expect=2).stderr
+    assert "the prediction of a vote is no sum" in vote
+    assert not out.exists()
+    frame = table(300).with_columns(price=np.random.default_rng(0).random(300))
+    with pytest.raises(SettingError, match="for two classes, and the target is numbers"):
+        bound_table(frame, out, reading={"target": "price"})
+    with pytest.raises(SettingError, match="of one score a row, and the model has 3"):
+        bound_table(table(300, classes=("p", "q", "r")), out, reading=READING)
+    assert not out.exists()

@@ -23,7 +23,7 @@ ROWS = [
     {"explain", "problem", "state", "targets", "train"},
     {"model"},
     {"_estimator", "estimators", "fitting", "predicting", "baselines", "compress"},
-    {"tune", "report", "serve", "distributed", "export"},
+    {"tune", "trend", "figures", "report", "serve", "distributed", "export"},
     {"compare", "demo"},
     {"cli"},
     {"__main__"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -14,6 +15,7 @@ from .data.schema import Schema, Target, slot_positions
 from .data.store import Store
 from .data.words import StoredWords
 from .errors import FieldwiseError, SchemaError, SettingError
+from .files import fingerprint, write_atomically
 from .layout import Layout
 from .model import FieldwiseModel
 from .objective import Head, Objective
@@ -23,7 +25,16 @@ from .train import Running, TrainSettings, on_distinct_rows, train
 if TYPE_CHECKING:
     from .data.vocabulary import FieldVocabulary, Vocabulary
 
-__all__ = ["PAPER", "fit_store", "held_out_rows", "train_table"]
+__all__ = [
+    "PAPER",
+    "default_share",
+    "fit_store",
+    "held_out_rows",
+    "kept_store",
+    "objective_of",
+    "problem_of",
+    "train_table",
+]
 
 MOST_HELD_OUT = 1_000_000
 PIECE = 1 << 20  # rows whose chance is drawn at a time
@@ -118,6 +129,11 @@ def _some(words: FieldVocabulary, share: float, seed: int) -> np.ndarray:
     return np.asarray(bits < np.uint64(share * 2.0**64))
 
 
+def default_share(store: Store) -> float:
+    """A tenth of the rows, and no more than a million."""
+    return min(0.1, MOST_HELD_OUT / max(store.n_rows, 1))
+
+
 def fit_store(
     store: Store,
     *,
@@ -141,11 +157,44 @@ def fit_store(
     The rest is as the estimators have it.
     """
     settings = settings or TrainSettings()
-    if validation is None:
-        validation = min(0.1, MOST_HELD_OUT / max(store.n_rows, 1))
-    schema = store.schema
-    objective = objective_of(schema, loss, combine, n_members)
     words = StoredWords(store)
+    validation = default_share(store) if validation is None else validation
+    problem = problem_of(
+        store,
+        words,
+        objective=objective_of(store.schema, loss, combine, n_members),
+        held_out=held_out_rows(store, words, split, validation, settings.seed),
+        rank=rank,
+        rank_base=rank_base,
+        ranks=ranks,
+        component=component,
+        sampling_rate=sampling_rate,
+    )
+    if aggregate:
+        problem, settings = on_distinct_rows(problem, settings)
+    fit = train(problem, settings, running)
+    about = {**asdict(fit.settings), "split": split, "validation": validation}
+    about |= {"combine": combine, "n_members": n_members}
+    return FieldwiseModel.of(words, problem, fit, about)
+
+
+def problem_of(
+    store: Store,
+    words: StoredWords,
+    *,
+    held_out: np.ndarray,
+    objective: Objective,
+    rank: int | None = None,
+    rank_base: float | None = None,
+    ranks: Mapping[str, int] | None = None,
+    component: str = "linear",
+    sampling_rate: float = 1.0,
+) -> Problem:
+    """What there is to learn from a store; `held_out` (n_rows,) is true for the rows to judge by"""
+    schema = store.schema
+    if not held_out.any() or held_out.all():
+        share = f"{held_out.mean():.0%} of {store.n_rows:,} rows are held out"
+        raise SettingError(f"{share}: none are left on one side of the split; change validation")
     overrides = dict.fromkeys(schema.linear, 0)
     for name, value in (ranks or {}).items():
         overrides[schema.names.index(schema[name].name)] = value
@@ -158,10 +207,7 @@ def fit_store(
         slots=schema.slots,
         component=component,
     )
-    held_out = held_out_rows(store, words, split, validation, settings.seed)
-    if not held_out.any() or held_out.all():
-        raise SettingError(f"validation={validation}: no rows are left on one side of the split")
-    problem = Problem(
+    return Problem(
         layout=layout,
         rows=store,
         counts=words.counts(),
@@ -172,12 +218,6 @@ def fit_store(
         sampling_rate=sampling_rate,
         names=[target.column for target in schema.targets],
     )
-    if aggregate:
-        problem, settings = on_distinct_rows(problem, settings)
-    fit = train(problem, settings, running)
-    about = {**asdict(fit.settings), "split": split, "validation": validation}
-    about |= {"combine": combine, "n_members": n_members}
-    return FieldwiseModel.of(words, problem, fit, about)
 
 
 def objective_of(
@@ -244,3 +284,40 @@ def train_table(
         raise
     shutil.rmtree(work, ignore_errors=True)
     return model
+
+
+def kept_store(
+    data: Any,
+    folder: Path,
+    reading: Mapping[str, Any],
+    cutting: Mapping[str, Any],
+    running: Running,
+    what: str,
+) -> Store:
+    """The encoded table of work that may go on later, made before or now: in `folder`, which is for
+    that table and these options alone. `what` is what the folder holds, for who gets it wrong."""
+    known = {"data": fingerprint(data), **cutting, **reading}
+    about = json.dumps(known, sort_keys=True, default=str)
+    identity = folder / "about.json"
+    if identity.is_file() and identity.read_text() != about:
+        raise SettingError(
+            f"{folder} is {what} on another table or with other options; "
+            "choose another --out or delete it"
+        )
+    if isinstance(data, (str, Path)) and (Path(data) / "header.json").is_file():
+        store = Store(data)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(identity, about.encode())
+        return store
+    if identity.is_file() and (folder / "store" / "header.json").is_file():
+        return Store(folder / "store")
+    from .data.encoding import encode
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        store = encode(data, folder / "store", overwrite=True, show=running.show, **reading)
+    except FieldwiseError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    write_atomically(identity, about.encode())
+    return store

@@ -51,6 +51,11 @@ class Run:
         for part in _parts(self.mean):
             self.mean[part] += share * (self.engine.table[part] - self.mean[part])
 
+    def keep_current(self) -> None:
+        """The engine's table is what the run comes to: no mean, nor the best so far."""
+        self.best = self.mean = self.best_field_weights = None
+        self.best_epoch, self.metrics = -1, {}
+
     def swap(self) -> None:
         """Let the engine have the epoch's mean, or take it back."""
         if self.mean is not None:

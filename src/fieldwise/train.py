@@ -29,6 +29,7 @@ __all__ = [
     "Fit",
     "Running",
     "TrainSettings",
+    "Watch",
     "fitted_engine",
     "initialise",
     "on_distinct_rows",
@@ -97,6 +98,20 @@ class TrainSettings:
         return replace(self, batch_size=batch, reg_every=self.reg_every or max(1, min(1000, steps)))
 
 
+@dataclass(frozen=True)
+class Watch:
+    """Looks at the engine about every so many steps, and after every epoch. Once `look` returns
+    True the run is over, and its table is the engine's as it is then."""
+
+    look: Callable[[Engine], bool]
+    every: int
+
+    def ends(self, engine: Engine, before: int, *, is_last: bool) -> bool:
+        """Whether it is over, after steps that began at number `before`."""
+        is_due = is_last or before // self.every < engine.n_steps // self.every
+        return is_due and self.look(engine)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Running:
     """How to run: none of it changes the result, but for the last digits on another device. A
@@ -108,6 +123,7 @@ class Running:
     resident: bool | None = None  # whether a GPU holds all rows; None: where they fit
     n_jobs: int | None = None
     callbacks: Sequence[Callback] = ()
+    watch: Watch | None = None
     checkpoint: Path | None = None
     checkpoint_minutes: float = 10.0
     resume: bool = False
@@ -283,6 +299,8 @@ def _begun(
     if hasattr(engine, "hold"):
         rows = engine.hold(rows, resident=running.resident)
     chunk = max(1, min(CHUNK_ROWS // batch, -(-trained // (2 * batch * settings.averages))))
+    if running.watch is not None:
+        chunk = min(chunk, running.watch.every)
     batches = Batches(rows, chunk * batch, only=only, seed=settings.seed)
     run = Run(engine, batches, settings.averages)
     identity = {
@@ -330,7 +348,10 @@ def _train(
     try:
         while run.batches.cursor.epoch < settings.epochs and not _exhausted(run, settings):
             with _room(lambda: engine.n_steps):
-                _epoch(run, problem, saver, settings, running.show)
+                if _epoch(run, problem, saver, settings, running):
+                    was_stopped = True
+                    run.keep_current()
+                    break
                 record = _finish_epoch(run, problem, judge, scale, settings.learning_rate)
             stops = [bool(callback(record)) for callback in running.callbacks]  # all are told
             was_stopped = any(stops)
@@ -362,23 +383,27 @@ def _exhausted(run: Run, settings: TrainSettings) -> bool:
 
 
 def _epoch(
-    run: Run, problem: Problem, saver: Saver, settings: TrainSettings, show: bool | None
-) -> None:
-    """The rest of the current epoch."""
+    run: Run, problem: Problem, saver: Saver, settings: TrainSettings, running: Running
+) -> bool:
+    """The rest of the current epoch, or up to where the watch ends it: then True."""
     number = run.batches.cursor.epoch
     title = f"epoch {number + 1}/{settings.epochs}"
     done = run.batches.cursor.batch * run.batches.batch_size
     begun = time.perf_counter()
-    with progress(title, run.batches.n_rows, show=show) as tell:
+    with progress(title, run.batches.n_rows, show=running.show) as tell:
         fresh, told = done, begun
         for batch in run.batches:
+            before = run.engine.n_steps
             run.engine.run(
                 *(batch["codes"], batch.get("values"), batch["target"], batch.get("weight"))
             )
             run.take(done // run.batches.batch_size)
             done += len(batch["codes"])
+            is_last = done >= run.batches.n_rows
+            if running.watch and running.watch.ends(run.engine, before, is_last=is_last):
+                return True
             early = time.perf_counter() - told < TELL_SECONDS
-            if early and done < run.batches.n_rows and not saver.is_due():
+            if early and not is_last and not saver.is_due():
                 continue  # to ask for the loss is to wait for it
             mean = _mean_loss(run, problem)
             told = time.perf_counter()
@@ -389,9 +414,10 @@ def _epoch(
                     f"initial_state={settings.initial_state}"
                 )
             tell(done, f"loss {mean:.4f}, {(done - fresh) / (told - begun):,.0f} rows/s")
-            if done < run.batches.n_rows and saver.is_due():
+            if not is_last and saver.is_due():
                 saver.now()
     run.seconds += time.perf_counter() - begun
+    return False
 
 
 def _mean_loss(run: Run, problem: Problem) -> float:

@@ -9,7 +9,6 @@ import json
 import multiprocessing
 import os
 import random
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .data.store import Store
-from .errors import FieldwiseError, MissingExtra, SettingError, TrainingError
-from .files import fingerprint, write_atomically
-from .fitting import fit_store
+from .errors import MissingExtra, SettingError, TrainingError
+from .files import write_atomically
+from .fitting import fit_store, kept_store
 from .train import Running, TrainSettings
 
 if TYPE_CHECKING:
@@ -219,7 +218,7 @@ def tune_table(
     out = Path(out)
     folder = out.with_name(f"{out.name}.search")
     cutting = {"split": split, "validation": validation, "seed": seed}
-    store = _store(data, folder, dict(reading or {}), cutting, running)
+    store = kept_store(data, folder, reading or {}, cutting, running, "a search")
     study = open_study(folder / "study.db", "fieldwise", seed, START)
     before = len(finished(study))
     if before:
@@ -236,37 +235,6 @@ def tune_table(
         _run_all(workers, study, trials, say)
     options = {**(config or {}), **cutting}
     return _chosen(study, out, folder, options)
-
-
-def _store(
-    data: Any, folder: Path, reading: dict[str, Any], cutting: dict[str, Any], running: Running
-) -> Store:
-    """The encoded table of the search, from before or now."""
-    known = {"data": fingerprint(data), **cutting, **reading}
-    about = json.dumps(known, sort_keys=True, default=str)
-    identity = folder / "about.json"
-    if identity.is_file() and identity.read_text() != about:
-        raise SettingError(
-            f"{folder} is a search on another table or with other options; "
-            "choose another --out or delete it"
-        )
-    if isinstance(data, (str, Path)) and (Path(data) / "header.json").is_file():
-        store = Store(data)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(identity, about.encode())
-        return store
-    if identity.is_file() and (folder / "store" / "header.json").is_file():
-        return Store(folder / "store")
-    from .data.encoding import encode
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        store = encode(data, folder / "store", overwrite=True, show=running.show, **reading)
-    except FieldwiseError:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    write_atomically(identity, about.encode())
-    return store
 
 
 def _suggest(trial: optuna.Trial) -> dict[str, Any]:

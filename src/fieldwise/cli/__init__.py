@@ -43,7 +43,7 @@ def _root(
 for command in (
     *(tables.inspect, tables.encode),
     *(models.train, models.evaluate, models.predict, models.info, models.demo),
-    *(comparing.compare, comparing.tune, comparing.reproduce),
+    *(comparing.compare, comparing.tune, comparing.reproduce, comparing.bound),
 ):
     app.command()(command)
 

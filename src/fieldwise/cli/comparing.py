@@ -1,13 +1,15 @@
-"""Commands that search settings and compare methods."""
+"""Commands that train many times: search settings, compare methods, follow the bound over ranks."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ..errors import SettingError
 from .options import (
     READ_NAMES,
     Bins,
@@ -32,7 +34,7 @@ from .options import (
     reading_of,
 )
 
-__all__ = ["compare", "reproduce", "tune"]
+__all__ = ["bound", "compare", "reproduce", "tune"]
 
 Methods = Annotated[
     str, typer.Option(help="Names with commas between; paper: the paper's ten; all: also others.")
@@ -211,6 +213,80 @@ def tune(
     typer.echo(f"{out}: validation loss {found['loss']:.4f} of {found['trials']} trials ({shown})")
 
 
+def bound(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="The folder of the results.")] = Path("bound"),
+    target: Target = None,
+    ranks: Annotated[str, typer.Option(help="Numbers with commas between.")] = "1,2,4,8,16,32",
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Training loss to stop at; unless set one that every rank can reach."),
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of a rank, at most.")] = 30,
+    learning_rate: Annotated[float, typer.Option(help="Adagrad's.")] = 0.05,
+    weight_decay: Annotated[float, typer.Option(help="Of the rows in a batch.")] = 1e-5,
+    penalty: Annotated[float, typer.Option(help="Weight of the variance and mean terms.")] = 1e-5,
+    combine: Annotated[str, typer.Option(help="sum or weighted.")] = "sum",
+    split: Split = "random",
+    validation: Annotated[
+        float | None, typer.Option(help="Share of rows held out; a tenth unless set.")
+    ] = None,
+    format: Format = "auto",
+    drop: Drop = None,
+    kind: Kind = None,
+    clicks: Clicks = None,
+    impressions: Impressions = None,
+    weight: Weight = None,
+    separator: Separator = None,
+    no_quotes: NoQuotes = False,
+    min_count: MinCount = None,
+    unseen: Unseen = None,
+    bins: Bins = None,
+    pooling: Pooling = None,
+    max_values: MaxValues = None,
+    seed: Seed = 0,
+    device: Device = None,
+    threads: Threads = None,
+    quiet: Quiet = False,
+) -> None:
+    """Follow the generalisation bound over ranks at one training loss."""
+    said = _said(locals())
+    from ..figures import HEADINGS, cells
+    from ..train import TrainSettings
+    from ..trend import bound_table
+
+    body = _continued(
+        out,
+        bound_table,
+        locate(data),
+        out,
+        ranks=_numbers(ranks),
+        threshold=threshold,
+        split=split,
+        validation=validation,
+        combine=combine,
+        settings=TrainSettings(
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            penalty=penalty,
+            epochs=epochs,
+            seed=seed,
+        ),
+        reading=reading_of(said),
+        running=_running(device, threads, quiet),
+        say=_say(quiet),
+    )
+    rows = [(cells(row), row["rank"] == body["best"]) for row in body["ranks"]]
+    _print(HEADINGS, rows, out, "bound.*")
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise SettingError(f"--ranks {text!r} is not numbers with commas between") from None
+
+
 def _continued(out: Path, run: Any, *args: Any, **options: Any) -> dict[str, Any]:
     """Run; an interruption says how to go on."""
     try:
@@ -222,19 +298,26 @@ def _continued(out: Path, run: Any, *args: Any, **options: Any) -> dict[str, Any
 
 
 def _show(body: dict[str, Any], out: Path) -> None:
+    from ..compare.pages import best, cells, headings
+
+    rows = [(cells(row, body), row["name"] == best(body)) for row in body["methods"]]
+    _print(headings(body), rows, out, "results.*")
+
+
+def _print(
+    headings: Sequence[str], rows: Sequence[tuple[list[str], bool]], out: Path, files: str
+) -> None:
+    """A table of cells, the best row bold, and the files that were written."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from ..compare.pages import best, cells, headings
-
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD)
-    for k, name in enumerate(headings(body)):
+    for k, name in enumerate(headings):
         table.add_column(name, justify="right" if k else "left", overflow="fold")
-    for row in body["methods"]:
-        style = "bold" if row["name"] == best(body) else None
-        table.add_row(*map(Text, cells(row, body)), style=style)
+    for shown, is_best in rows:
+        table.add_row(*map(Text, shown), style="bold" if is_best else None)
     console.print(table)
-    console.print(f"{out}: {', '.join(sorted(p.name for p in out.glob('results.*')))}")
+    console.print(f"{out}: {', '.join(sorted(p.name for p in out.glob(files)))}")

@@ -1,0 +1,302 @@
+"""The bound over ranks, as in the paper's figure 1b: models that differ in their rank alone, each
+trained until its loss on training rows is below one threshold. What `fieldwise bound` does.
+
+Finished ranks are kept in a folder; the same call goes on after an interruption.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .data.shuffle import Batches, Rows, gathered, wide_values
+from .data.words import StoredWords
+from .engines import Engine
+from .errors import FieldwiseError, SettingError
+from .explain.bound import Sample, bound_of, check_bounded, gap_by_field
+from .explain.rows import Marginals
+from .figures import write_trend
+from .files import write_atomically
+from .fitting import default_share, held_out_rows, kept_store, objective_of, problem_of
+from .layout import Layout
+from .losses import LOSSES
+from .problem import Problem, evaluate, judge_rows, value_moments
+from .targets import folded, scale_of
+from .train import RATES, Fit, Running, TrainSettings, Watch, fitted_engine, train
+
+__all__ = ["RANKS", "bound_table", "follow"]
+
+RANKS = (1, 2, 4, 8, 16, 32)
+EVERY = 50  # steps from one look at the training loss to the next
+SAMPLE_ROWS = 20_000  # rows it is measured on, and as many held-out ones for the gap
+Say = Callable[[str], None]
+
+
+def bound_table(
+    data: Any,
+    out: str | Path,
+    *,
+    ranks: Sequence[int] = RANKS,
+    threshold: float | None = None,
+    split: str = "random",
+    validation: float | None = None,
+    combine: str = "sum",
+    settings: TrainSettings | None = None,
+    reading: Mapping[str, Any] | None = None,
+    running: Running | None = None,
+    say: Say = lambda words: None,
+) -> dict[str, Any]:
+    """Follow the bound over ranks on a table or a store, and write bound.json, .md and .png in
+    `out`. Settings as `follow` takes them; the table is split as `fieldwise train` does."""
+    settings, running, out = settings or TrainSettings(), running or Running(), Path(out)
+    _check(ranks, threshold)
+    cutting = {"split": split, "validation": validation, "seed": settings.seed}
+    folder = out / ".work"
+    try:
+        store = kept_store(data, folder, reading or {}, cutting, running, "the trend of a bound")
+        words = StoredWords(store)
+        share = default_share(store) if validation is None else validation
+        problem = problem_of(
+            store,
+            words,
+            objective=objective_of(store.schema, combine=combine),
+            held_out=held_out_rows(store, words, split, share, settings.seed),
+        )
+        _check_problem(problem)
+    except FieldwiseError:
+        if not (folder / "ranks").exists():  # a mistake, found before there was work to lose
+            shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):
+                out.rmdir()
+        raise
+    found = follow(
+        *(problem, store.schema.names, folder),
+        ranks=ranks,
+        threshold=threshold,
+        settings=settings,
+        running=running,
+        say=say,
+    )
+    named = Path(data).name if isinstance(data, (str, Path)) else "a table in memory"
+    body = {"data": named, "target": store.schema.targets[0].column, **found}
+    write_trend(body, out)
+    return body
+
+
+def follow(
+    problem: Problem,
+    names: Sequence[str],
+    folder: Path,
+    *,
+    ranks: Sequence[int] = RANKS,
+    threshold: float | None = None,
+    settings: TrainSettings | None = None,
+    running: Running | None = None,
+    say: Say = lambda words: None,
+) -> dict[str, Any]:
+    """A row a rank: parameters, norms, bound, losses, and which fields carry the gap between them.
+
+    Training goes on until the loss on some training rows, looked at every 50 steps, is below the
+    threshold. Without one it is what the smallest rank comes to when its loss on the held-out rows
+    stops falling, which larger ranks reach too. Tables are the last, not means of several.
+    """
+    _check(ranks, threshold)
+    _check_problem(problem)
+    settings = settings or TrainSettings()
+    rate = settings.learning_rate or RATES[0]
+    settings = replace(settings, learning_rate=rate, averages=1)
+    running = replace(running or Running(), keeps_best=False)
+    ranks = sorted(set(ranks))
+    work = _Work(problem, names, folder, settings, running, say)
+    chosen = ""
+    if threshold is None:
+        threshold, chosen = work.choose(ranks[0])
+        say(f"threshold {threshold}: {chosen}")
+    rows = []
+    for number, rank in enumerate(ranks, 1):
+        rows.append(work.row(rank, threshold))
+        say(f"{_told(rows[-1])}; {number} of {len(ranks)} ranks")
+    good = [row for row in rows if row["status"] == "ok"]
+    best = min(good, key=lambda row: row["validation_loss"])["rank"] if good else None
+    return {
+        "threshold": threshold,
+        "chosen": chosen,
+        "rows": {"training": work.n_rows, "sample": len(work.trained.y)},
+        "fields": problem.layout.n_fields,
+        "categories": problem.layout.n_rows,
+        "settings": asdict(settings),
+        "ranks": rows,
+        "best": best,
+    }
+
+
+def _check(ranks: Sequence[int], threshold: float | None) -> None:
+    if not ranks or min(ranks) < 1:
+        raise SettingError(f"ranks={','.join(map(str, ranks))!r} must be numbers of at least 1")
+    if threshold is not None and not threshold > 0:
+        raise SettingError(f"threshold={threshold} must be more than 0")
+
+
+def _check_problem(problem: Problem) -> None:
+    check_bounded(problem.layout, problem.objective)
+    if problem.objective.heads[0].loss != "logistic":
+        raise SettingError(
+            "the bound is followed for two classes, and the target is numbers; "
+            "use a column that holds 0 and 1"
+        )
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    if row["status"] == "failed":
+        return f"rank {row['rank']}: failed: {row['note']}"
+    words = (
+        f"rank {row['rank']}: training loss {row['train_loss']:.4f} after {row['steps']:,} steps"
+    )
+    if row["status"] != "ok":
+        words += ", the threshold was not reached"
+    return f"{words}, validation {row['validation_loss']:.4f}, norms {row['bound']['sum']:.4g}"
+
+
+@dataclass
+class _Work:
+    """The fits of a trend, kept as they are made."""
+
+    problem: Problem
+    names: Sequence[str]
+    folder: Path
+    settings: TrainSettings
+    running: Running
+    say: Say
+
+    def __post_init__(self) -> None:
+        (self.folder / "ranks").mkdir(parents=True, exist_ok=True)
+        problem = self.problem
+        judge, seed = problem.judge, self.settings.seed
+        if judge is None:
+            raise SettingError("there are no held-out rows to judge by; name some")
+        self.n_rows = Batches(problem.rows, 1, only=problem.only).n_rows
+        self._scale = scale_of(problem.rows, problem.only, problem.objective)
+        self._judge = judge_rows(problem)
+        self._rows = _some(problem.rows, problem.only, seed)
+        self.trained = _sample(self._rows, problem)
+        self.held_out = _sample(_some(*judge, seed), problem)
+        moments = value_moments(problem) if problem.valued else None
+        self._marginals = None if moments is None else Marginals(*moments.T)
+
+    def row(self, rank: int, threshold: float) -> dict[str, Any]:
+        """What there is to say of a rank, made now or before."""
+        file = self._file(rank, threshold)
+        if file.is_file():
+            kept: dict[str, Any] = json.loads(file.read_text())
+            return kept
+        problem = self._of_rank(rank)
+        about = {"rank": rank, "parameters": problem.layout.n_parameters}
+        try:
+            row = about | self._fitted(problem, threshold, file.stem)
+        except FieldwiseError as error:  # it may do elsewhere: it is not kept
+            return about | {"status": "failed", "note": str(error)}
+        write_atomically(file, json.dumps(row).encode())
+        shutil.rmtree(self.folder / "checkpoint" / file.stem, ignore_errors=True)
+        return row
+
+    def choose(self, rank: int) -> tuple[float, str]:
+        """A threshold, and where it comes from."""
+        file = self._file(rank, None)
+        if not file.is_file():
+            problem = self._of_rank(rank)
+            fit = train(problem, self.settings, self._running(file.stem))
+            loss = self._loss(fitted_engine(problem, fit, self.running), problem)
+            write_atomically(file, json.dumps({"loss": loss}).encode())
+            shutil.rmtree(self.folder / "checkpoint" / file.stem, ignore_errors=True)
+        loss = json.loads(file.read_text())["loss"]
+        words = f"the training loss of rank {rank} at its best validation loss, {loss:.4f}"
+        return float(np.ceil(loss * 1000) / 1000), f"{words}, rounded up"
+
+    def _file(self, rank: int, threshold: float | None) -> Path:
+        about = (asdict(self.settings), threshold, repr(self.problem.objective))
+        key = hashlib.sha256(repr(about).encode()).hexdigest()[:12]
+        return self.folder / "ranks" / f"{rank}-{key}.json"
+
+    def _of_rank(self, rank: int) -> Problem:
+        old = self.problem.layout
+        fixed = {i: 0 for i, r in enumerate(old.ranks) if r == 0}  # linear fields
+        layout = Layout.of(old.sizes, rank=rank, overrides=fixed, slots=old.slots)
+        return replace(self.problem, layout=layout)
+
+    def _running(self, name: str, watch: Watch | None = None) -> Running:
+        folder = self.folder / "checkpoint" / name
+        return replace(self.running, watch=watch, checkpoint=folder, resume=True)
+
+    def _loss(self, engine: Engine, problem: Problem) -> float:
+        """On the sample of training rows."""
+        if (self.trained.codes < 0).any():
+            engine.set_means(problem.counts)
+        return evaluate(engine, problem, self._rows, None, self._scale)["loss"]
+
+    def _fitted(self, problem: Problem, threshold: float, name: str) -> dict[str, Any]:
+        """Train a rank until it is below the threshold, and measure it."""
+        steps = 0
+
+        def look(engine: Engine) -> bool:
+            nonlocal steps
+            steps = engine.n_steps
+            return self._loss(engine, problem) < threshold
+
+        unjudged = replace(problem, validation=None, held_out=None)
+        fit = train(unjudged, self.settings, self._running(name, Watch(look, EVERY)))
+        engine = fitted_engine(problem, fit, self.running)
+        loss = self._loss(engine, problem)
+        whole = -(-self.n_rows // (fit.settings.batch_size or 1)) * fit.settings.epochs
+        assert self._judge is not None
+        return {
+            "status": "ok" if fit.was_stopped or loss < threshold else "not reached",
+            "steps": steps or whole,  # a checkpoint may have been of the end
+            "train_loss": loss,
+            "validation_loss": evaluate(engine, problem, *self._judge, self._scale)["loss"],
+            "bound": self._bound(fit, problem, loss),
+            "gap": self._gap(engine, problem),
+        }
+
+    def _bound(self, fit: Fit, problem: Problem, loss: float) -> dict[str, Any]:
+        table, layout, objective, _ = folded(
+            fit.table, problem.layout, fit.objective, fit.scale, fit.field_weights
+        )
+        return bound_of(
+            *(table, layout, self.names, self.n_rows),
+            train_loss=loss,
+            marginals=self._marginals,
+            objective=objective,
+        ).to_dict()
+
+    def _gap(self, engine: Engine, problem: Problem) -> list[dict[str, Any]]:
+        def losses(codes: np.ndarray, values: np.ndarray | None, y: np.ndarray) -> np.ndarray:
+            z = engine.scores(codes, values)[:, 0].astype(np.float64)
+            return LOSSES["logistic"].value(z, y, 0.0)
+
+        return gap_by_field(losses, problem.layout, self.names, self.trained, self.held_out)
+
+
+def _some(rows: Any, only: np.ndarray | None, seed: int) -> Rows:
+    """So many of the rows by chance, in memory."""
+    at = np.arange(rows.n_rows) if only is None else np.flatnonzero(only)
+    mask = np.zeros(rows.n_rows, dtype=bool)
+    if len(at) > SAMPLE_ROWS:
+        bits = np.random.Philox(np.random.SeedSequence([seed, 404])).random_raw(len(at))
+        at = at[np.argpartition(bits, SAMPLE_ROWS)[:SAMPLE_ROWS]]
+    mask[at] = True
+    return Rows(**gathered(rows, mask))
+
+
+def _sample(rows: Rows, problem: Problem) -> Sample:
+    found = rows.read(0, rows.n_rows)
+    codes, y = found["codes"], found["target"][:, 0]
+    wide = wide_values(codes, found.get("values"), problem.valued)
+    return Sample(codes, wide, y, found["weight"][:, 0] if "weight" in found else np.ones(len(y)))
