@@ -13,6 +13,10 @@ from .factorisation import pairs
 __all__ = ["IPNN", "OPNN", "DeepFM"]
 
 HIDDEN = (400, 400, 400)
+# Adagrad's first step is the whole learning rate, however small the slope: at 0.1 more than the
+# weights of a layer are. The mean validation loss of the three on Frappe at that rate: 0.180 with
+# 1, 0.174 with 3, 0.169 with 10, 0.189 with 30, 0.191 without a bound.
+FIRST_STEP = 10.0
 
 
 class Dropout(nn.Module):
@@ -47,6 +51,8 @@ def layers(width: int, dropout: float) -> nn.Sequential:
 class DeepFM(Baseline):
     """z = sum_j w[x_j] + sum_{i < j} v_i . v_j + layers(v_1, ..., v_m)        rows: w, v (rank)"""
 
+    first_step = FIRST_STEP
+
     def __init__(self, layout: Layout, rank: int, dropout: float) -> None:
         super().__init__()
         self.width = 1 + rank
@@ -61,6 +67,7 @@ class DeepFM(Baseline):
 class IPNN(Baseline):
     """z = sum_j w[x_j] + layers(v_1, ..., v_m, and v_i . v_j of all i < j)    rows: w, v (rank)"""
 
+    first_step = FIRST_STEP
     upper: torch.Tensor  # where the products of i < j stand among all
 
     def __init__(self, layout: Layout, rank: int, dropout: float) -> None:
@@ -83,6 +90,8 @@ class OPNN(Baseline):
 
     The outer products v_i v_j^T of all i, j are summed, as the authors do to make them affordable.
     """
+
+    first_step = FIRST_STEP
 
     def __init__(self, layout: Layout, rank: int, dropout: float) -> None:
         super().__init__()

@@ -8,6 +8,7 @@ batch, decay joins it before Adagrad squares it, as in the engines of the field-
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ class Baseline(nn.Module):
     """
 
     width: int
+    first_step = inf  # of a dense weight: at most so many times its slope
 
     def expand(self, taken: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """What `forward` takes of the rows with these numbers, (k, width) -> (k, any)"""
@@ -117,12 +119,11 @@ class BaselineEngine:
         self._seed = seed
         draw = torch.Generator().manual_seed(seed)
         self._rows.copy_((2 * torch.rand(self._rows.shape, generator=draw) - 1) * scale)
-        state = torch.random.get_rng_state()
-        torch.manual_seed(seed)
-        for part in self.module.modules():
-            if isinstance(part, nn.Linear):
-                part.reset_parameters()
-        torch.random.set_rng_state(state)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            drawn = self._make(self.layout)  # on the CPU: the same on every device
+        for parameter, value in zip(self._dense, drawn.parameters(), strict=True):
+            parameter.data.copy_(value.detach())
 
     def run(self, codes: Any, values: Any, target: Any, weight: Any) -> None:
         self.module.train()
@@ -167,6 +168,7 @@ class BaselineEngine:
         aside = self.module.aside(found)
         whole = loss if aside is None else loss + (weight * aside).sum()
         slopes = torch.autograd.grad(whole / total.clamp(min=1e-30), [taken, *self._dense])
+        start = (self.settings.learning_rate / self.module.first_step) ** 2
         with torch.no_grad():
             row, square = taken.detach(), self._row_state[distinct]
             self._adagrad(row, square, slopes[0])
@@ -174,13 +176,16 @@ class BaselineEngine:
             for parameter, state, slope in zip(
                 self._dense, self._dense_state, slopes[1:], strict=True
             ):
-                self._adagrad(parameter, state, slope)
+                self._adagrad(parameter, state, slope, start)
         self.totals += torch.stack([loss.detach(), total]).double()
 
-    def _adagrad(self, weight: torch.Tensor, state: torch.Tensor, slope: torch.Tensor) -> None:
+    def _adagrad(
+        self, weight: torch.Tensor, state: torch.Tensor, slope: torch.Tensor, start: float = 0.0
+    ) -> None:
         slope = slope.add(weight, alpha=self.settings.weight_decay)
         state.addcmul_(slope, slope)
-        weight.addcdiv_(slope, state.sqrt().add_(EPSILON), value=-self.settings.learning_rate)
+        root = (state + start if start else state).sqrt().add_(EPSILON)
+        weight.addcdiv_(slope, root, value=-self.settings.learning_rate)
 
     @torch.no_grad()
     def scores(self, codes: Any, values: Any) -> np.ndarray:
