@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -17,8 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fieldwise import SettingError, encode, maths, trend
+from fieldwise.compare import figures, paper, reproduce
+from fieldwise.compare.parts import parted
 from fieldwise.data.planted import CRITEO_SIZES
 from fieldwise.data.shuffle import Batches, Rows, gathered
+from fieldwise.data.store import Store
 from fieldwise.data.words import StoredWords
 from fieldwise.engines import StepSettings, make_engine
 from fieldwise.explain import Marginals, bound_of, gap_by_field
@@ -29,10 +33,10 @@ from fieldwise.losses import LOSSES
 from fieldwise.objective import Objective
 from fieldwise.problem import evaluate
 from fieldwise.targets import scale_of
-from fieldwise.train import Running, TrainSettings, Watch, initialise
+from fieldwise.train import Running, TrainSettings, Watch, initialise, train
 from fieldwise.trend import bound_table
 from test_cli import run
-from test_compare import table
+from test_compare import raw_criteo, table
 from test_explain import table as mixed
 from test_layout_maths import SHAPES, dense_model, random_case
 from test_train import run as trained_with
@@ -487,3 +491,106 @@ def test_mistakes(file, tmp_path):
     with pytest.raises(SettingError, match="of one score a row, and the model has 3"):
         bound_table(table(300, classes=("p", "q", "r")), out, reading=READING)
     assert not out.exists()
+
+
+def test_the_papers_figures_from_synthetic_raw_files(tmp_path, monkeypatch):
+    path = raw_criteo(tmp_path / "train.txt", 2500)
+    monkeypatch.setattr(figures, "RANKS", (1, 2))
+    quick = replace(paper.TRAINING, epochs=3)
+    monkeypatch.setattr(paper, "TRAINING", quick)
+    out = tmp_path / "out"
+    options = {"methods": ["fieldwise"], "repeats": 1, "say": (said := []).append}
+
+    def stop(record):
+        if any("figure 1b: rank 1" in line for line in said):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):  # rank 1 is kept, rank 2 is not there yet
+        reproduce("criteo", path, out, running=Running(callbacks=[stop]), **options)
+    assert (out / "results.json").exists()
+    assert (out / "figure1a.png").read_bytes().startswith(b"\x89PNG")
+    assert not (out / "figure1b.json").exists()
+    (kept,) = (out / ".work" / "figure1b" / "ranks").glob("*.json")
+    when = kept.stat().st_mtime_ns
+    body = reproduce("criteo", path, out, **options)
+    assert kept.stat().st_mtime_ns == when
+    first = json.loads((out / "figure1a.json").read_text())
+    assert [f["name"] for f in first["fields"]] == [
+        *(f"I{k}" for k in range(1, 14)), *(f"C{k}" for k in range(1, 27))
+    ]  # fmt: skip
+    assert first["settings"] == body["methods"][0]["settings"]
+    assert min(f["importance"] for f in first["fields"]) > 0
+    second = json.loads((out / "figure1b.json").read_text())
+    assert (second["threshold"], second["chosen"]) == (0.42, "")
+    assert second["settings"]["penalty"] == 1e-3
+    assert second["settings"]["learning_rate"] == 0.01
+    assert list(rows_of(second)) == [1, 2]
+    assert (out / "figure1b.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_importance_of_the_figure_is_that_of_the_model(tmp_path):
+    """One seed at the published setting, trained by hand on the same rows."""
+    path = raw_criteo(tmp_path / "train.txt", 1500)
+    reproduce("criteo", path, tmp_path / "out", methods=["ours"], repeats=1, figures=False)
+    assert not list((tmp_path / "out").glob("figure1*"))
+    store = Store(tmp_path / "out" / ".work" / "store")
+    parts = parted(store, [], "random", 0.1, 0.1, 0)
+    problem = replace(parts.problem, layout=Layout.of(parts.problem.layout.sizes, rank_base=1.6))
+    fit = train(
+        problem,
+        TrainSettings(
+            learning_rate=0.01, weight_decay=1e-6, penalty=1e-3, batch_size=2048, reg_every=1000,
+            averages=1, epochs=40,
+        ),
+    )  # fmt: skip
+    (file,) = (tmp_path / "out" / ".work" / "fits").glob("*.json")
+    found = json.loads(file.read_text())["importance"]
+    np.testing.assert_allclose(found, maths.importance(fit.table, problem.layout), rtol=1e-5)
+
+
+def test_figures_without_our_model_and_of_avazu_on_the_command_line(tmp_path):
+    random = np.random.default_rng(0)
+    names = ["id", "click", "hour", "C1", "banner_pos", "site_id", "site_domain", "site_category",
+             "app_id", "app_domain", "app_category", "device_id", "device_ip", "device_model",
+             "device_type", "device_conn_type", *(f"C{k}" for k in range(14, 22))]  # fmt: skip
+    rows = random.integers(0, 6, (800, len(names)))
+    rows[:, 0] = np.arange(800)
+    rows[:, 1] = random.random(800) < np.where(rows[:, 5] == rows[:, 6], 0.7, 0.2)
+    rows[:, 2] = 14102100 + rows[:, 2]
+    path = tmp_path / "train.csv"
+    path.write_text("\n".join([",".join(names), *(",".join(map(str, r)) for r in rows)]) + "\n")
+    options = ["reproduce", "avazu", "--data", path, "--repeats", 1, "--threads", 1, "--out"]
+    done = run(*options, tmp_path / "a", "--methods", "LR")
+    assert "figure 1 is of our model" in done.stderr
+    assert not list((tmp_path / "a").glob("figure1*"))
+    done = run(*options, tmp_path / "b", "--methods", "ours")
+    assert "figure1a.json, figure1a.png, figure1b.json, figure1b.md, figure1b.png" in done.stdout
+    body = json.loads((tmp_path / "b" / "figure1b.json").read_text())
+    assert "the training loss of rank 4" in body["chosen"]  # no threshold is published
+    assert list(rows_of(body)) == [4, 8, 12, 16, 20, 24, 28]
+    assert rows_of(body)[4]["status"] == "ok"
+    run(*options, tmp_path / "c", "--methods", "ours", "--no-figures")
+    assert not list((tmp_path / "c").glob("figure1*"))
+
+
+def test_the_pages_figures_are_the_results():
+    root = Path(__file__).parents[1]
+    text = " ".join((root / "docs" / "bound.md").read_text().split())
+    found = json.loads((root / "benchmarks" / "results" / "bound.json").read_text())
+    first = found["flights"][0]
+    figures = [f"{first['seconds']:.0f} s on two cores"]
+    for row in first["ranks"]:
+        losses = f"{row['train_loss']:.4f} | {row['validation_loss']:.4f}"
+        figures.append(f"{row['parameters']:,} | {losses} | {row['sum']:.1f} | {row['total']:.2f}")
+    for field in first["gap"][:4]:
+        numbers = " | ".join(f"{field[k]:+.4f}" for k in ("training", "held_out", "gap"))
+        figures.append(f"| {field['name']} | {numbers} |")
+    for shape in found["speed"].values():
+        figures.append(f"{shape['importance_seconds']:.1f} and {shape['bound_seconds']:.1f} s")
+    assert [f for f in figures if f not in text] == []
+    for seed in found["flights"]:  # what the words say
+        sums = {row["rank"]: row["sum"] for row in seed["ranks"]}
+        least = min(sums, key=sums.get)
+        assert max(sums, key=sums.get) == 1
+        assert least in (8, 16)
+        assert sums[least] < sums[32] < 1.05 * sums[least]

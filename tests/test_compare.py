@@ -407,7 +407,7 @@ def raw_criteo(path: Path, n: int, seed: int = 0) -> Path:
 
 def test_the_paper_from_synthetic_raw_files(tmp_path):
     path = raw_criteo(tmp_path / "train.txt", 2500)
-    options = {"repeats": 1, "methods": ["LR", "GBDT", "FM", "fieldwise"]}
+    options = {"repeats": 1, "methods": ["LR", "GBDT", "FM", "fieldwise"], "figures": False}
     (tmp_path / "wrong.txt").write_text("1,2,3\n")
     with pytest.raises(DataError, match="where there are 40 columns"):
         reproduce("criteo", tmp_path / "wrong.txt", tmp_path / "out", **options)
@@ -459,7 +459,7 @@ def test_the_paper_from_the_small_raw_samples(name, file, tmp_path):
     path = Path(__file__).parents[2] / "shared" / "data" / name / file
     if not path.exists():
         pytest.skip(f"{name} is not on this machine; its terms do not allow bundling it")
-    options = ["--methods", "LR,GBDT,FFM,ours", "--repeats", "1", "--threads", "1"]
+    options = ["--methods", "LR,GBDT,FFM,ours", "--repeats", "1", "--threads", "1", "--no-figures"]
     out = run("reproduce", name, "--data", path, "--out", tmp_path / "o", *options).stdout
     body = json.loads((tmp_path / "o" / "results.json").read_text())
     assert [row["status"] for row in body["methods"]] == ["ok"] * 4

@@ -148,14 +148,16 @@ def draw_trend(body: Mapping[str, Any]) -> bytes | None:
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
     for point, row in zip(points, rows, strict=True):
         about = {"textcoords": "offset points", "ha": "center", "bbox": box}
-        axes.annotate(f"rank {row['rank']}", point, (0, 9), **about)
-    axes.set_xscale("log")
+        axes.annotate(str(row["rank"]), point, (0, 9), **about)
+    if points[-1][0] > 10 * points[0][0]:
+        axes.set_xscale("log")
     axes.set_xticks([x for x, _ in points], [_short(x) for x, _ in points], rotation=30)
     axes.minorticks_off()
     axes.margins(x=0.1, y=0.15)
     axes.set_xlabel("parameters")
     axes.set_ylabel(r"$\sum_i (N_1^{(i)} + N_2^{(i)})$")
-    axes.set_title(f"Training loss below {body['threshold']:g}", fontsize=10)
+    title = f"Training loss below {body['threshold']:g}; numbers at points are ranks"
+    axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
     return _png(pyplot, figure)
 

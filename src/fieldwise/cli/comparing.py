@@ -131,13 +131,16 @@ def reproduce(
     methods: Methods = "paper",
     repeats: Repeats = 5,
     time_limit: TimeLimit = None,
+    no_figures: Annotated[
+        bool, typer.Option("--no-figures", help="Leave out figure 1: importance and bound.")
+    ] = False,
     seed: Seed = 0,
     device: Device = None,
     threads: Threads = None,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
-    """The paper's table from the raw download, beside the published figures."""
+    """The paper's table and figure from the raw download, beside the published numbers."""
     from ..compare import reproduce as run
 
     out = out or Path(name)
@@ -151,6 +154,7 @@ def reproduce(
         repeats=repeats,
         time_limit=time_limit,
         seed=seed,
+        figures=not no_figures,
         overwrite=overwrite,
         running=_running(device, threads, quiet),
         say=_say(quiet),
@@ -301,11 +305,11 @@ def _show(body: dict[str, Any], out: Path) -> None:
     from ..compare.pages import best, cells, headings
 
     rows = [(cells(row, body), row["name"] == best(body)) for row in body["methods"]]
-    _print(headings(body), rows, out, "results.*")
+    _print(headings(body), rows, out, "results.*", "figure1*")
 
 
 def _print(
-    headings: Sequence[str], rows: Sequence[tuple[list[str], bool]], out: Path, files: str
+    headings: Sequence[str], rows: Sequence[tuple[list[str], bool]], out: Path, *files: str
 ) -> None:
     """A table of cells, the best row bold, and the files that were written."""
     from rich import box
@@ -320,4 +324,5 @@ def _print(
     for shown, is_best in rows:
         table.add_row(*map(Text, shown), style="bold" if is_best else None)
     console.print(table)
-    console.print(f"{out}: {', '.join(sorted(p.name for p in out.glob(files)))}")
+    written = sorted(p.name for pattern in files for p in out.glob(pattern))
+    console.print(f"{out}: {', '.join(written)}")

@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from .. import maths
 from ..baselines.methods import METHODS, OURS, Method, chosen_methods
 from ..data.shuffle import gathered
+from ..engines import host
 from ..errors import FieldwiseError, SettingError, TrainingError
 from ..files import fingerprint, write_atomically
 from ..metrics import head_metrics
@@ -332,6 +334,8 @@ class Work:
         }
         if not gave_up:
             body |= self._read(fitted.scorer, file.with_suffix(".npy"))
+            if method.name == OURS:
+                body["importance"] = _importance(fitted.scorer)
             write_atomically(file, json.dumps(body).encode())
             body["scores"] = file.with_suffix(".npy")
         if checkpoint is not None:
@@ -370,3 +374,9 @@ class Work:
             f"{body['seconds']:.1f} s; {self._n_done} of {self._n_fits} fits, "
             f"about {max(left, 0) / 60:.0f} min left"
         )
+
+
+def _importance(engine: Any) -> list[float]:
+    """Of every field, of an engine that holds our model."""
+    found: list[float] = maths.importance(host(engine.table), engine.layout).tolist()
+    return found
