@@ -33,10 +33,10 @@ def shown(value: Any, *, sign: bool = False) -> str:
     """A number as people read it; what is not known is a dash."""
     if value is None or value != value:
         return "–"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
+    if isinstance(value, (str, bool)) or not hasattr(value, "__float__"):
         return str(value)
+    if abs(float(value)) == float("inf"):
+        return "∞" if value > 0 else "−∞"
     if float(value) == int(value) and not sign and abs(value) < 1e15:
         return f"{int(value):,}"
     size = abs(float(value))
@@ -54,7 +54,9 @@ def percent(value: float | None) -> str:
     if value is None or value != value:
         return "–"
     share = 100 * value
-    return f"{share:.1f} %" if share >= 0.95 or share == 0 else f"{share:.2g} %"
+    if 0 < share < 0.005:
+        return "< 0.01 %"
+    return f"{share:.1f} %" if share >= 0.995 or share <= 0 else f"{share:.2f} %"
 
 
 def escaped(value: Any) -> str:
