@@ -33,7 +33,7 @@ from fieldwise.losses import LOSSES
 from fieldwise.objective import Objective
 from fieldwise.problem import evaluate
 from fieldwise.targets import scale_of
-from fieldwise.train import Running, TrainSettings, Watch, initialise, train
+from fieldwise.train import Running, TrainSettings, Watch, fitted_engine, initialise, train
 from fieldwise.trend import bound_table
 from test_cli import run
 from test_compare import raw_criteo, table
@@ -126,9 +126,12 @@ def test_the_complexity_of_rows_with_values_is_within_the_bound_and_near_it():
     true = complexity(layout, x, found.n1, found.n2)
     assert (true <= found.terms).all()
     assert (true >= 0.6 * found.terms).all()
-    lists = np.zeros(3), np.ones(3)  # of the means alone
-    alone = maths.bound_terms(*lists, found.rows, found.rows, len(x))[2]
-    assert complexity(layout, x, *lists)[2] > alone  # ||x_i||^2 in place of the sums is no bound
+    means = np.zeros(3), np.ones(3)  # alone: with ||x_i||^2 in place of the sums it is no bound
+    within, short = (
+        maths.bound_terms(*means, found.rows, sizes, len(x))[2]
+        for sizes in (found.sums, found.rows)
+    )
+    assert short < complexity(layout, x, *means)[2] <= within
 
 
 @given(st.permutations(range(4)), st.floats(0.1, 10), st.integers(1, 10**6))
@@ -275,17 +278,28 @@ def test_every_rank_stops_at_the_first_look_below_the_threshold(followed):
     assert body["best"] == best["rank"]
 
 
+def by_hand(folder, rank):
+    """The problem of a rank, its training rows, and its scale."""
+    store = encode(table(), folder / "s", **READING)
+    words = StoredWords(store)
+    held_out = held_out_rows(store, words, "random", 0.1, 0)
+    about = {"objective": objective_of(store.schema), "held_out": held_out, "rank": rank}
+    problem = problem_of(store, words, **about)
+    rows = Rows(**gathered(store, ~held_out))
+    return problem, rows, scale_of(store, ~held_out, problem.objective)
+
+
+def test_the_threshold_is_what_the_smallest_rank_comes_to(followed, tmp_path):
+    problem, rows, scale = by_hand(tmp_path, 1)
+    fit = train(problem, replace(FEW["settings"], averages=1))
+    loss = evaluate(fitted_engine(problem, fit), problem, rows, None, scale)["loss"]
+    assert followed[0]["threshold"] == math.ceil(1000 * loss) / 1000
+
+
 def test_a_trend_is_what_training_step_by_step_gives(followed, tmp_path):
     """The loop of the library with a watch, against an engine that is run a step at a time."""
     body, _, _ = followed
-    store = encode(table(), tmp_path / "s", **READING)
-    words = StoredWords(store)
-    held_out = held_out_rows(store, words, "random", 0.1, 0)
-    problem = problem_of(
-        store, words, rank=3, objective=objective_of(store.schema), held_out=held_out
-    )
-    scale = scale_of(store, ~held_out, problem.objective)
-    trained = Rows(**gathered(store, ~held_out))
+    problem, trained, scale = by_hand(tmp_path, 3)
     step = StepSettings(
         learning_rate=0.03, weight_decay=1e-5, penalty=1e-5, batch_size=32,
         reg_every=-(-trained.n_rows // 32),
@@ -293,7 +307,7 @@ def test_a_trend_is_what_training_step_by_step_gives(followed, tmp_path):
     engine = make_engine("cpu", problem.layout, step, offsets=scale.offsets)
     initialise(engine.table, 0, 0.02)
     engine.state[:] = 1e-6
-    batches = Batches(store, 32, only=~held_out)
+    batches = Batches(problem.rows, 32, only=problem.only)
     row, ends = rows_of(body)[3], []
     assert row["steps"] > 2 * len(batches)
     while engine.n_steps < row["steps"]:
@@ -307,8 +321,8 @@ def test_a_trend_is_what_training_step_by_step_gives(followed, tmp_path):
     n1, n2 = maths.norms(engine.table, problem.layout)
     assert row["bound"]["sum"] == pytest.approx(n1.sum() + n2.sum(), rel=1e-5)
     engine.set_means(problem.counts)
-    kept = gathered(store, held_out)
-    for j, name in enumerate(store.schema.names):
+    kept = gathered(problem.rows, problem.held_out)
+    for j, name in enumerate(("a", "b", "day", "user")):
         rises = []
         for codes, y in ((trained.read(0, 9999)["codes"], trained.read(0, 9999)["target"]),
                          (kept["codes"], kept["target"])):  # fmt: skip
