@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-compare clean
+.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-compare clean
 
 setup: $(READY)
 
@@ -35,7 +35,7 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-bench: bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines
+bench: bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain
 
 bench-data: $(READY)
 	$(BIN)/python -m benchmarks.data
@@ -54,6 +54,9 @@ bench-components: $(READY)
 
 bench-baselines: $(READY)
 	$(BIN)/python -m benchmarks.baselines
+
+bench-explain: $(READY)
+	$(BIN)/python -m benchmarks.explain
 
 # Hours on two cores; may be stopped and goes on.
 bench-compare: $(READY)

@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import FieldwiseError
-from . import comparing, models, tables
+from . import comparing, explaining, models, tables
 
 __all__ = ["app", "main"]
 
@@ -43,6 +43,7 @@ def _root(
 for command in (
     *(tables.inspect, tables.encode),
     *(models.train, models.evaluate, models.predict, models.info, models.demo),
+    *(explaining.explain, explaining.category),
     *(comparing.compare, comparing.tune, comparing.reproduce, comparing.bound),
 ):
     app.command()(command)

@@ -1,0 +1,233 @@
+"""Commands that show what a model learned."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import SettingError
+from .models import Model
+from .options import AsJson, Quiet, Separator, locate
+
+__all__ = ["category", "explain"]
+
+Output = Annotated[
+    str | None, typer.Option("--output", help="The class, or target, whose score is explained.")
+]
+SUFFIXES = {".html": "html", ".md": "md", ".json": "json"}
+
+
+def explain(
+    model: Model,
+    data: Annotated[
+        str | None, typer.Argument(help="A table to explain rows of and to judge by, if any.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A .html, .md or .json file to write.")] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="html, md or json, if --out does not say.")
+    ] = None,
+    output: Output = None,
+    table_format: Annotated[
+        str, typer.Option("--table-format", help="Of the table, as `fieldwise train` has it.")
+    ] = "auto",
+    separator: Separator = None,
+    quiet: Quiet = False,
+) -> None:
+    """What a model learned: fields, pairs, every category, rows; a report, or tables here."""
+    from ..files import write_atomically
+    from ..model import FieldwiseModel
+    from ..report.numbers import report_numbers
+
+    form = _form(form, out)
+    if form == "html":
+        from ..report.page import page  # before the work, so that what is missing is said at once
+    loaded = FieldwiseModel.load(model)
+    options = {} if data is None else {"format": table_format, "separator": separator}
+    numbers = report_numbers(
+        loaded,
+        None if data is None else locate(data),
+        output=output,
+        cards=0 if form is None else 600,
+        show=False if quiet else None,
+        **options,
+    )
+    numbers["model"] = str(model)
+    if form is None:
+        _show(numbers)
+        return
+    from ..report.text import markdown, plain
+
+    if form == "html":
+        text = page(numbers)
+    else:
+        text = markdown(numbers) if form == "md" else json.dumps(plain(numbers), indent=1) + "\n"
+    if out is None:
+        typer.echo(text)
+        return
+    write_atomically(out, text.encode())
+    if not quiet:
+        typer.echo(f"{out}: {len(text.encode()) / 1e6:.1f} MB")
+
+
+def _form(form: str | None, out: Path | None) -> str | None:
+    """What to write; nothing where neither a file nor a form is named."""
+    if form is None and out is not None:
+        form = SUFFIXES.get(out.suffix)
+        if form is None:
+            raise SettingError(f"{out}: name it .html, .md or .json, or say --format")
+    if form not in (None, *SUFFIXES.values()):
+        raise SettingError(f"--format {form!r} is not one of {', '.join(SUFFIXES.values())}")
+    if form == "html" and out is None:
+        raise SettingError("--format html needs --out, the file to write")
+    return form
+
+
+def category(
+    model: Model,
+    field: Annotated[str, typer.Argument(help="The field.")],
+    value: Annotated[
+        str, typer.Argument(help="The category; (missing) and (rare) are categories too.")
+    ],
+    other: Annotated[
+        str | None, typer.Argument(help="Another category, to see where their models differ.")
+    ] = None,
+    partners: Annotated[
+        int | None, typer.Option(min=1, help="Shown at most: 3 a field, of a comparison 10 in all.")
+    ] = None,
+    output: Output = None,
+    as_json: AsJson = False,
+) -> None:
+    """The model of one category, or where the models of two differ."""
+    from ..model import FieldwiseModel
+
+    loaded = FieldwiseModel.load(model)
+    found: Any
+    if other is None:
+        found = loaded.explain_category(field, value, n=partners or 3, output=output)
+    else:
+        found = loaded.compare_categories(field, value, other, n=partners or 10, output=output)
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), indent=1))
+    elif other is None:
+        _show_card(found)
+    else:
+        _show_comparison(found)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> Any:
+    """Numbers to the right of the first columns, which are words."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
+    for k, name in enumerate(heads):
+        table.add_column(name, justify="left" if k < words else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _show_card(card: Any) -> None:
+    console = _console()
+    console.print(f"{card.field} = {card.category}, of {card.output}")
+    if card.note:
+        console.print(card.note)
+    sure = ""
+    if card.error is not None:
+        sure = f" (± {card.error:.3f}; the direction is {card.confidence:.1%} sure)"
+    console.print(f"seen {card.count:,} times, {card.share:.2%} of rows")
+    console.print(f"adds {card.main:+.3f} to the score on average{sure}; bias {card.bias:+.3f}")
+    console.print(
+        f"distance from the field's mean model {card.distance:.3f}, typically {card.typical:.3f}: "
+        f"{card.oddity} of {card.size} by distance"
+    )
+    if card.nearest:
+        near = ", ".join(f"{name} ({d:.2f})" for name, d in card.nearest)
+        console.print(f"nearest: {near}")
+    rows = []
+    for name, ends in card.partners.items():
+        for sign, partners in zip(("for", "against"), ends, strict=True):
+            for k, p in enumerate(partners):
+                head = (name if sign == "for" and k == 0 else "", sign if k == 0 else "")
+                numbers = (f"{p.weight:+.3f}", f"{p.effect:+.3f}", f"{p.count:,}")
+                rows.append((*head, p.category, *numbers))
+    if rows:
+        heads = ("field", "", "category", "weight", "together", "seen")
+        console.print(_table("Its strongest partners", heads, rows, words=3))
+
+
+def _show_comparison(found: Any) -> None:
+    console = _console()
+    console.print(f"{found.field}: {found.first} and {found.second}, of {found.output}")
+    for k, name in enumerate((found.first, found.second)):
+        console.print(
+            f"{name}: seen {found.counts[k]:,} times, adds {found.main[k]:+.3f} on average, "
+            f"bias {found.bias[k]:+.3f}"
+        )
+    console.print(
+        f"distance of the two models {found.distance:.3f}; of the field's from their mean "
+        f"typically {found.typical:.3f}"
+    )
+    by_field = ", ".join(f"{name} {apart:.3f}" for name, apart in found.fields[:6])
+    console.print(f"partners' weights differ by, on average of each field: {by_field}")
+    rows = [
+        (d.field, d.category, f"{d.first:+.3f}", f"{d.second:+.3f}", f"{d.difference:+.3f}",
+         f"{d.effect:+.3f}", f"{d.count:,}")
+        for d in found.differences
+    ]  # fmt: skip
+    heads = ("field", "category", found.first, found.second, "difference", "together", "seen")
+    console.print(_table("Where they differ most", heads, rows, words=2))
+
+
+def _show(numbers: dict[str, Any]) -> None:
+    from ..report.shapes import top_pairs
+
+    console = _console()
+    fields = sorted(numbers["fields"], key=lambda f: -(f["share"] + f["pair_share"]))
+    rows = [
+        (f["name"], f["kind"], f"{f['categories']:,}", f"{f['importance']:.4f}",
+         f"{f['share']:.1%}", f"{f['pair_share']:.1%}")
+        for f in fields
+    ]  # fmt: skip
+    title = "Fields, by their share of the score's variance"
+    heads = ["field", "kind", "categories", "importance", "alone", "in pairs"]
+    console.print(_table(title, heads, rows, words=2))
+    pairs = [(a, b, f"{s:.2%}") for a, b, s in top_pairs(numbers["fields"], numbers["pairs"])]
+    console.print(_table("Pairs of fields", ("field", "and", "share"), pairs[:10], words=2))
+    odd = [
+        (
+            c["field"],
+            c["category"],
+            f"{c['count']:,}",
+            f"{c['distance']:.3f}",
+            f"{c['typical']:.3f}",
+        )
+        for c in numbers["odd"][:10]
+    ]
+    heads = ["field", "category", "seen", "distance", "typically"]
+    console.print(_table("Categories that stand apart", heads, odd, words=2))
+    for title, body in (("held out", numbers["summary"]["metrics"]), ("on this table",
+                        numbers["data_metrics"])):  # fmt: skip
+        if body:
+            words = ", ".join(f"{k.replace('_', ' ')} {v:.4f}" for k, v in body.items())
+            console.print(f"{title}: {words}")
+    if numbers["slices"]:
+        worst = [
+            (s["field"], s["category"], f"{s['count']:,}", f"{s['logloss']:.4f}",
+             f"{s['excess']:+.4f}")
+            for s in numbers["slices"][:10]
+        ]  # fmt: skip
+        heads = ["field", "category", "rows", "loss", "over all rows'"]
+        console.print(_table("Where the loss is highest", heads, worst, words=2))

@@ -1,0 +1,252 @@
+"""Everything a report tells, as numbers: what the page, the text and the pictures are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from .. import __version__
+from ..data.encoding import target_values, weight_values
+from ..data.shuffle import wide_values
+from ..errors import DataError, SettingError
+from ..explain.calibration import Judge
+from ..explain.learned import Learned
+from ..losses import LOSSES
+from ..metrics import measure
+from ..model import FieldwiseModel
+from ..objective import Head
+from ..progress import progress
+
+__all__ = ["report_numbers"]
+
+CARDS = 600  # full cards, at most; the page holds as many of them as fit
+CARDS_A_FIELD = 3  # of the largest categories of every field, come what may
+TYPICAL, EXTREME = 20, 10  # rows shown: spread over the table; highest, lowest and most wrong
+
+
+def report_numbers(
+    model: FieldwiseModel,
+    data: Any = None,
+    *,
+    output: str | None = None,
+    cards: int = CARDS,
+    show: bool | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """What a model learned and, with a table, how it does there.
+
+    `output` names a class, or one of several targets. A table without the target has its rows
+    explained, and is not judged by.
+    """
+    learned = model.learned
+    o = learned.output(output)
+    output = learned.outputs[o]
+    with progress("report", 3, show=show) as report:
+        fields = learned.fields(output)
+        report(1, "rows")
+        judged = None if data is None else _judged(model, learned, data, o, options)
+        report(2, "cards")
+        chosen = _largest(learned, cards)
+        shown = [learned.card(i, code, output=output).to_dict() for i, code in chosen]
+        report(3)
+    about = fields.to_dict()
+    schema, layout = model.schema, model.layout
+    head = _head(model, o)
+    by_name = {row["name"]: row for row in about["fields"]}
+    return {
+        "title": ", ".join(target.column for target in schema.targets),
+        "file": "" if judged is None else judged.pop("file"),
+        "summary": {
+            "target": schema.targets[_place(model, o)[0]].column,
+            "output": output if layout.n_outputs > 1 or head.is_class else None,
+            "task": "chance" if head.is_class else "number",
+            "unit": "log-odds" if head.loss == "logistic" else "score",
+            "rows": model.settings.get("rows"),
+            "fields": layout.n_fields,
+            "categories": layout.n_rows,
+            "parameters": layout.n_parameters,
+            "metrics": dict(model.metrics),
+            "settings": dict(model.settings),
+            "version": __version__,
+        },
+        "history": list(model.history),
+        "fields": [
+            {
+                "name": f.name,
+                "kind": f.binning or f.part or f.kind,
+                "categories": layout.sizes[i],
+                "rank": layout.ranks[i],
+                **{k: by_name[f.name][k] for k in ("importance", "share", "pair_share")},
+            }
+            for i, f in enumerate(schema.fields)
+        ],
+        "pairs": fields.pairs + np.diag(fields.share),
+        "categories": _every_category(learned, output),
+        "cards": shown,
+        "odd": learned.odd(output=output),
+        "bound": _bound(model),
+        "data_metrics": None,
+        "rows": None,
+        "calibration": None,
+        "slices": None,
+        **(judged or {}),
+    }
+
+
+def _place(model: FieldwiseModel, o: int) -> tuple[int, int]:
+    """Which target an output belongs to, and its place among that target's outputs."""
+    ends = np.cumsum([head.size for head in model.objective.heads])
+    k = int(np.searchsorted(ends, o, side="right"))
+    return k, int(o - ends[k] + model.objective.heads[k].size)
+
+
+def _head(model: FieldwiseModel, o: int) -> Head:
+    return model.objective.heads[_place(model, o)[0]]
+
+
+def _largest(learned: Learned, n: int) -> list[tuple[int, int]]:
+    """Field and code of the most frequent categories, some of every field first."""
+    layout, counts = learned.layout, learned.counts
+    owner = np.repeat(np.arange(layout.n_fields), layout.sizes)
+    order = np.argsort(-counts, kind="stable")
+    order = order[counts[order] > 0]
+    place = np.empty(len(order), int)  # within its field
+    for i in range(layout.n_fields):
+        mine = owner[order] == i
+        place[mine] = np.arange(np.count_nonzero(mine))
+    first = np.argsort(place >= CARDS_A_FIELD, kind="stable")[:n]
+    rows = order[first]
+    return [(int(owner[r]), int(r - layout.offsets[owner[r]])) for r in rows]
+
+
+def _every_category(learned: Learned, output: str) -> dict[str, Any]:
+    """An array each, by falling count."""
+    layout, models = learned.layout, learned.models(output)
+    fields = range(layout.n_fields)
+    distance = np.concatenate([models.distances(i) for i in fields])
+    owner = np.repeat(np.arange(layout.n_fields), layout.sizes)
+    names = [label for i in fields for label in learned.labels(i)]
+    order = np.argsort(-learned.counts, kind="stable")
+    order = order[learned.counts[order] > 0]
+    return {
+        "total": len(order),
+        "field": owner[order],
+        "name": [names[r] for r in order],
+        "count": learned.counts[order],
+        "bias": models.bias[order],
+        "main": models.main[order],
+        "distance": distance[order],
+    }
+
+
+def _bound(model: FieldwiseModel) -> dict[str, Any] | None:
+    try:
+        return model.bound().to_dict()
+    except SettingError:  # of such a model there is none
+        return None
+
+
+def _judged(
+    model: FieldwiseModel, learned: Learned, data: Any, o: int, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Some rows taken apart and, where the table has the target, how good predictions are."""
+    from ..data.readers import open_source
+
+    source = open_source(data, schema=model.schema, **options)
+    known = {target.column for target in model.schema.targets} <= set(source.columns)
+    t, k = _place(model, o)
+    head = model.objective.heads[t]
+    judge, parts, rows, n_rows = Judge(model.layout), [], None, 0
+    for chunk, (codes, values) in model.coded_chunks(data, **options):
+        z = model.scores_by_target(codes, values)
+        y = target_values(chunk, model.schema) if known else None
+        w = weight_values(chunk, model.schema) if known else np.ones(len(codes))
+        p = LOSSES[head.loss].prediction(z[t].astype(np.float64))
+        mine = p[:, k] if head.size > 1 else p
+        loss = None
+        if y is not None:
+            loss = LOSSES[head.loss].value(z[t].astype(np.float64), y[:, t], head.delta)
+            outcome = (y[:, t] == k).astype(float) if head.size > 1 else y[:, t]
+            wide = wide_values(codes, values, model.schema.valued)
+            judge.add(codes, wide, mine, outcome, w, loss)
+            parts.append((z, y, w))
+        if rows is None and len(codes):
+            at = _interesting(mine, loss)
+            rows = _rows(model, learned, o, codes[at], None if values is None else values[at])
+            for place, row in zip(at, rows["rows"], strict=True):
+                row["prediction"] = float(mine[place])
+                row["target"] = None if y is None else _outcome(model, t, y[place, t])
+        n_rows += len(codes)
+    if not n_rows:
+        raise DataError(f"{source.name or 'the table'} has no rows: there is nothing to report on")
+    out: dict[str, Any] = {"file": source.name, "rows": rows}
+    if known:
+        found = judge.found(model.schema.names, lambda i, code: learned.labels(i)[code])
+        every = [np.concatenate([z[h] for z, _, _ in parts]) for h in range(len(z))]
+        y, w = (np.concatenate([part[j] for part in parts]) for j in (1, 2))
+        names = [target.column for target in model.schema.targets]
+        out["data_metrics"] = measure(model.objective.heads, every, y, w, names)
+        out["calibration"] = {k: v for k, v in found.to_dict().items() if k != "slices"}
+        out["slices"] = list(found.slices)
+    return out
+
+
+def _interesting(p: np.ndarray, loss: np.ndarray | None) -> list[int]:
+    """Rows to show: some from all over, the highest, the lowest, and those that are most wrong."""
+    n = len(p)
+    found = list(np.linspace(0, n - 1, min(TYPICAL, n)).astype(int))
+    ends = [np.argsort(-p, kind="stable"), np.argsort(p, kind="stable")]
+    if loss is not None:
+        ends.append(np.argsort(-loss, kind="stable"))
+    for order in ends:
+        found += order[:EXTREME].tolist()
+    return list(dict.fromkeys(int(k) for k in found))
+
+
+def _rows(
+    model: FieldwiseModel, learned: Learned, o: int, codes: np.ndarray, values: np.ndarray | None
+) -> dict[str, Any]:
+    """Rows as a page shows them: what they hold, as text, and what every field adds."""
+    found = learned.rows(codes, values)
+    single = model.layout.n_outputs == 1
+    effects = found.shapley if single else found.shapley[:, o]
+    base = float(found.base if single else found.base[o])
+    texts = [_texts(model, learned, i, codes, found.values) for i in range(model.layout.n_fields)]
+    rows = [
+        {
+            "values": list(held),
+            "score": base + float(effect.sum()),
+            "effects": effect.tolist(),
+        }
+        for held, effect in zip(zip(*texts, strict=True), effects, strict=True)
+    ]
+    return {"base": base, "names": list(model.schema.names), "rows": rows}
+
+
+def _texts(
+    model: FieldwiseModel, learned: Learned, i: int, codes: np.ndarray, held: Any
+) -> Iterable[str]:
+    """What a field holds in every row."""
+    field = model.schema.fields[i]
+    if field.is_list or field.is_linear:
+        column = held[field.name].to_list()
+        return [_text(value) for value in column]
+    labels = learned.labels(i)
+    first = int(model.layout.slot_starts[i])
+    return ["(unseen)" if c < 0 else labels[c] for c in codes[:, first]]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "(missing)"
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _outcome(model: FieldwiseModel, t: int, y: float) -> str:
+    classes = model.schema.targets[t].classes
+    whole = classes and float(y).is_integer()
+    return classes[int(y)] if whole else f"{y:.4g}"
