@@ -20,6 +20,7 @@ __all__ = [
 
 UP, DOWN = "#d9695f", "#4b8bbe"  # raises the score, lowers it
 CELL = "padding:.15em .8em .15em 0;border-bottom:1px solid #8883;background:none;"
+LONG = 25  # letters of a word that may be broken
 BAR = "display:inline-block;height:.7em;border-radius:2px;min-width:1px;"
 
 
@@ -71,7 +72,11 @@ def table_html(
     def cell(tag: str, column: int, value: Any) -> str:
         side = "left" if column < words else "right"
         look = f' style="{CELL}text-align:{side}"' if style else ""
-        kind = "" if style or column < words else ' class="n"'
+        kind = ""
+        if not style and column >= words:
+            kind = ' class="n"'
+        elif not style and max(map(len, str(value).split()), default=0) >= LONG:
+            kind = ' class="long"'
         return f"<{tag}{kind}{look}>{escaped(value)}</{tag}>"
 
     def line(tag: str, values: Sequence[Any]) -> str:

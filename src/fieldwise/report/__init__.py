@@ -11,6 +11,7 @@ _WHERE = {
     "plot_importance": ".figures",
     "plot_pairs": ".figures",
     "plot_waterfall": ".figures",
+    "report_numbers": ".numbers",
 }
 __all__ = list(_WHERE)
 __getattr__ = lazily(__name__, _WHERE)

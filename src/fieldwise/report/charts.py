@@ -19,6 +19,8 @@ ACCENT, SOFT, UP, DOWN, INK, MUTED = (
     f"var(--{name})" for name in ("accent", "soft", "up", "down", "ink", "muted")
 )
 LINES = [f"var(--line{k})" for k in range(1, 7)]
+# Names of categories are long; on a phone they leave room for what is said of them.
+NARROW = alt.ExprRef("containerSize()[0] < 420 ? 136 : 170")
 MOST_FIELDS = 40  # in a picture; the tables have all of them
 
 CONFIG: dict[str, Any] = {
@@ -164,7 +166,7 @@ def pair_map(fields: Sequence[Mapping[str, Any]], pairs: Any) -> Chart:
 
 def odd(found: Sequence[Mapping[str, Any]]) -> Chart:
     rows = [{**one, "label": f"{one['field']} = {one['category']}"} for one in found[:25]]
-    y = _y("label", labelLimit=170)
+    y = _y("label", labelLimit=NARROW)
     tips = _tips(field="field:N", category="category:N", rows="count:Q|,",
                  distance="distance:Q|.3f", typical="typical:Q|.3f")  # fmt: skip
     base = alt.Chart().encode(y=y, tooltip=tips)
@@ -182,7 +184,7 @@ def waterfall_chart(unit: str) -> Chart:
     scale = alt.Scale(domain=["raises", "lowers", "whole"], range=[UP, DOWN, INK])
     colour = alt.Color("kind:N", scale=scale, legend=None)
     tips = _tips(field="field:N", value="value:N", effect="effect:Q|+.4f", score_after="end:Q|.4f")
-    base = alt.Chart().encode(y=_y("label", labelLimit=170, labelColor=INK), tooltip=tips)
+    base = alt.Chart().encode(y=_y("label", labelLimit=NARROW, labelColor=INK), tooltip=tips)
     wide = alt.Scale(zero=False, padding=44, nice=False)
     x = alt.X("start:Q", title=unit, scale=wide, axis=alt.Axis(tickCount=4))
     bars = base.mark_bar(height={"band": 0.62}).encode(x=x, x2="end:Q", color=colour)
@@ -217,7 +219,7 @@ def calibration(bins: Sequence[Mapping[str, Any]], *, chance: bool) -> Chart:
 def slices(found: Sequence[Mapping[str, Any]], loss: str) -> Chart:
     rows = [{**one, "label": f"{one['field']} = {one['category']}"} for one in found[:25]]
     base = alt.Chart().encode(
-        y=_y("label", labelLimit=170),
+        y=_y("label", labelLimit=NARROW),
         tooltip=_tips(field="field:N", category="category:N", rows="count:Q|,",
                       all_rows="overall:Q|.4f", excess="excess:Q|+.4f", **{loss: "logloss:Q|.4f"}),
     )  # fmt: skip

@@ -40,7 +40,8 @@
     if (focus) tab.focus();
     tab.scrollIntoView({ block: "nearest", inline: "nearest" });
     const name = tab.getAttribute("aria-controls");
-    history.replaceState(null, "", `#${name}`);
+    // Inside a notebook's frame the page has no address to change.
+    if (location.protocol !== "about:") history.replaceState(null, "", `#${name}`);
     if (name === "categories") categories().then(search);
   }
 
@@ -282,10 +283,12 @@
 
   // Rows -----------------------------------------------------------------------------------------
 
+  const words = (text) => make("td", /\S{25}/.test(text) ? { class: "long" } : {}, text);
+
   async function showRow() {
     const row = data.rows[Number(byId("row").value)];
     const body = row.fields.map(([field, value, effect]) => make("tr", {},
-      make("td", {}, field), make("td", {}, value), make("td", { class: "n" }, signed(effect))));
+      words(field), words(value), make("td", { class: "n" }, signed(effect))));
     byId("row-values").replaceChildren(make("table", {},
       make("thead", {}, make("tr", {}, make("th", {}, "field"), make("th", {}, "value"),
         make("th", { class: "n" }, `effect, ${data.unit}`))),

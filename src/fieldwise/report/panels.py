@@ -182,7 +182,7 @@ def categories_panel(numbers: Mapping[str, Any], n_indexed: int, n_cards: int) -
         said = f"The search knows the {n_indexed:,} most frequent of {total:,} categories"
     else:
         said = f"The search knows all {total:,} categories"
-    said += f"; the {n_cards:,} most frequent have their whole card here."
+    said += f"; {n_cards:,} of the most frequent have their whole card here."
     out = [f'<section class="block"><h3>Search</h3><p>{said}</p>{SEARCH}</section>']
     if numbers["odd"]:
         rows = [
