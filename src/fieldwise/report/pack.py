@@ -2,7 +2,7 @@
 
 The index is two pieces of gzip in base64: the names as JSON, and five columns of unsigned 32-bit
 numbers (field, count, bias, main effect, distance), each as four planes of bytes, so that planes of
-zeros cost nothing. Counts are held as differences to the next; the last three in 4096 steps.
+zeros cost nothing. Counts are held as differences to the next; the last three in steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from .text import plain
 
 __all__ = ["fitting", "pack_cards", "pack_index", "packed"]
 
-STEPS, UNKNOWN = 4095, 65535
+FINE, COARSE, UNKNOWN = 65534, 4095, 65535  # steps from the lowest number to the highest
+MANY = 100_000  # categories; with more of them a byte counts
 NUMBERS = ("bias", "main", "distance")
 
 
@@ -51,7 +52,7 @@ def pack_index(categories: Mapping[str, Any], n: int) -> dict[str, Any]:
 def _steps(values: np.ndarray) -> tuple[np.ndarray, float, float]:
     known = values[np.isfinite(values)]
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
-    step = (high - low) / STEPS or 1.0
+    step = (high - low) / (FINE if len(values) <= MANY else COARSE) or 1.0
     found = np.full(len(values), UNKNOWN)
     at = np.isfinite(values)
     found[at] = np.rint((values[at] - low) / step)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..explain.html import percent, shown, table_html
 from .shapes import by_share, curves, pair_cells, run_names, top_pairs
-from .text import metrics
+from .text import metrics, source
 
 __all__ = ["Panel", "panels", "tiles"]
 
@@ -90,7 +90,7 @@ def overview(numbers: Mapping[str, Any]) -> str:
     if summary["metrics"]:
         out.append("<h3>On the held-out rows</h3>" + tiles(metrics(summary["metrics"])))
     if numbers.get("data_metrics"):
-        where = html.escape(numbers["file"] or "the table given")
+        where = html.escape(source(numbers))
         out.append(f"<h3>On {where}</h3>" + tiles(metrics(numbers["data_metrics"])))
     if numbers["history"]:
         words = "Loss after every epoch, on the rows learned from and on those held out."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from ..explain.html import percent, shown
 from .shapes import by_share, top_pairs
 
-__all__ = ["headline", "markdown", "metrics", "plain"]
+__all__ = ["headline", "markdown", "metrics", "plain", "source"]
 
 
 def plain(value: Any) -> Any:
@@ -45,6 +46,11 @@ def headline(numbers: Mapping[str, Any]) -> str:
         whole = output if output.startswith(f"{target}=") else f"{target} = {output}"
         said += f" The score that is explained is that of {whole}."
     return said
+
+
+def source(numbers: Mapping[str, Any]) -> str:
+    """The table that the model was judged by, without its folder."""
+    return Path(numbers["file"]).name or "the table"
 
 
 def metrics(found: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -80,7 +86,7 @@ def markdown(numbers: Mapping[str, Any], *, most: int = 20) -> str:
     if summary["metrics"]:
         lines += table(["metric", "held out"], metrics(summary["metrics"]))
     if numbers.get("data_metrics"):
-        said = f"on {words(numbers['file'])}" if numbers["file"] else "on the table given"
+        said = f"on {words(source(numbers))}"
         lines += table(["metric", said], metrics(numbers["data_metrics"]))
     lines += _history(numbers["history"]) + _fields(numbers, most) + _categories(numbers, most)
     if numbers["rows"]:
@@ -105,12 +111,15 @@ def _history(history: Sequence[Mapping[str, Any]]) -> list[str]:
     if not history:
         return []
     rows = [
-        (r["epoch"], shown(r.get("learning_rate")), shown(r.get("train_loss")),
-         shown(r.get("loss")))
+        (r["epoch"], *(_fine(r.get(key)) for key in ("learning_rate", "train_loss", "loss")))
         for r in history
-    ]  # fmt: skip
+    ]
     head = ["epoch", "learning rate", "training loss", "held-out loss"]
     return ["## Training", "", *table(head, rows, text=0)]
+
+
+def _fine(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
 
 
 def _fields(numbers: Mapping[str, Any], most: int) -> list[str]:
