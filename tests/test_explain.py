@@ -151,3 +151,18 @@ def test_notebooks_show_escaped_tables(fitted):
         assert "&lt;b&gt;&amp;&lt;/b&gt;" in text
     assert "tags" in shown[0]
     assert "tags" in shown[4]
+
+
+def test_pictures_are_drawn(fitted):
+    found = fitted.explain(table(20, seed=4)[0])
+    fields = fitted.explain_fields()
+    card = fitted.explain_category("a", "a1")
+    drawn = [found.plot(2), fields.plot(), fields.plot_pairs(), card.plot()]
+    drawn += [fitted.model_.plot_importance(), fitted.model_.plot_history()]
+    for axes in drawn:
+        assert len(axes.patches) + len(axes.images) + len(axes.lines) > 0
+    names = [label.get_text() for label in drawn[1].get_yticklabels()]
+    assert set(names) == {"a", "b", "x", "z", "tags"}
+    assert names == [row["name"] for row in fields.to_dict()["fields"]]
+    widths = {p.get_width() for p in drawn[1].patches}
+    assert any(w == pytest.approx(float(fields.share.max())) for w in widths)

@@ -22,10 +22,11 @@ import pytest
 import fieldwise.report
 from browser import CHROMIUM, Browser
 from fieldwise import FieldwiseClassifier, FieldwiseRegressor, load_flights
+from fieldwise.explain import figures
 from fieldwise.explain.html import card_html, explanation_html, model_html
+from fieldwise.explain.shapes import curves, top_pairs, waterfall
 from fieldwise.report import markdown, plain, report_numbers
 from fieldwise.report.page import page
-from fieldwise.report.shapes import curves, top_pairs, waterfall
 
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 
@@ -294,17 +295,17 @@ def test_pictures_are_drawn_and_nothing_stays_open(flights, nasty, tmp_path):
     for numbers in (flights, nasty):
         rows = numbers["rows"]
         drawn = [
-            fieldwise.report.plot_importance(numbers["fields"]),
-            fieldwise.report.plot_pairs(numbers["fields"], numbers["pairs"]),
-            fieldwise.report.plot_history(numbers["history"]),
-            fieldwise.report.plot_calibration(numbers["calibration"]),
-            fieldwise.report.plot_waterfall(rows["rows"][0], rows["base"], rows["names"]),
+            figures.plot_importance(numbers["fields"]),
+            figures.plot_pairs(numbers["fields"], numbers["pairs"]),
+            figures.plot_history(numbers["history"]),
+            figures.plot_calibration(numbers["calibration"]),
+            figures.plot_waterfall(rows["rows"][0], rows["base"], rows["names"]),
         ]
         for k, ax in enumerate(drawn):
             ax.figure.savefig(tmp_path / f"{k}.png")
     assert pyplot.get_fignums() == []
     ax = Figure().add_subplot()
-    assert fieldwise.report.plot_card(flights["cards"][0], ax) is ax
+    assert figures.plot_card(flights["cards"][0], ax) is ax
     assert len(ax.patches) == 15
 
 

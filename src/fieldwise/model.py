@@ -234,6 +234,16 @@ class FieldwiseModel:
         """Where the models of two categories of a field differ most; see `Comparison`."""
         return self.learned.compare(field, first, second, n=n, output=output)
 
+    def plot_importance(self, ax: Any = None) -> Any:
+        """Shares of the score's variance by field, by matplotlib; the axes."""
+        return self.explain_fields().plot(ax)
+
+    def plot_history(self, ax: Any = None) -> Any:
+        """The loss over the epochs, by matplotlib; the axes."""
+        from .explain.figures import plot_history
+
+        return plot_history(self.history, ax)
+
     def bound(self, **settings: Any) -> Bound:
         """The paper's bound on the loss on new rows; `settings` as `explain.bound.Bound` has them:
         delta, lipschitz, loss_bound."""

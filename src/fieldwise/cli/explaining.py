@@ -192,7 +192,7 @@ def _show_comparison(found: Any) -> None:
 
 
 def _show(numbers: dict[str, Any]) -> None:
-    from ..report.shapes import top_pairs
+    from ..explain.shapes import top_pairs
 
     console = _console()
     fields = sorted(numbers["fields"], key=lambda f: -(f["share"] + f["pair_share"]))

@@ -16,6 +16,12 @@ _WHERE = {
     "Learned": ".learned",
     "Marginals": ".rows",
     "RowExplainer": ".rows",
+    "plot_calibration": ".figures",
+    "plot_card": ".figures",
+    "plot_history": ".figures",
+    "plot_importance": ".figures",
+    "plot_pairs": ".figures",
+    "plot_waterfall": ".figures",
     "bound_of": ".bound",
     "gap_by_field": ".bound",
 }

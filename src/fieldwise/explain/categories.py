@@ -207,6 +207,12 @@ class CategoryCard:
         ]
         return {**out, "nearest": [list(pair) for pair in self.nearest]}
 
+    def plot(self, ax: Any = None) -> Any:
+        """Its strongest weights, by matplotlib; the axes."""
+        from .figures import plot_card
+
+        return plot_card(self.to_dict(), ax, unit="score")
+
     def _repr_html_(self) -> str:
         from .html import card_html
 

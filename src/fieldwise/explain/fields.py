@@ -48,6 +48,20 @@ class FieldImportance:
         rows.sort(key=lambda row: -(row["share"] + row["pair_share"]))
         return {"output": self.output, "variance": self.variance, "fields": rows}
 
+    def plot(self, ax: Any = None) -> Any:
+        """Shares of the score's variance by field, by matplotlib; the axes."""
+        from .figures import plot_importance
+
+        return plot_importance(self.to_dict()["fields"], ax)
+
+    def plot_pairs(self, ax: Any = None) -> Any:
+        """The shares of pairs of fields, as a map; the axes."""
+        from .figures import plot_pairs
+
+        rows = {row["name"]: row for row in self.to_dict()["fields"]}
+        fields = [rows[name] for name in self.names]
+        return plot_pairs(fields, self.pairs + np.diag(self.share), ax)
+
     def _repr_html_(self) -> str:
         from .html import fields_html
 

@@ -133,6 +133,23 @@ class Explanation:
             feature_names=list(self.names),
         )
 
+    def plot(self, n: int = 0, ax: Any = None) -> Any:
+        """From the base to the score of row n, a step a field, by matplotlib; the axes."""
+        from .figures import plot_waterfall
+
+        if self.shapley.ndim > 2:
+            raise SettingError("the model has several scores; plot one, of a model with one")
+        row = self._rows()[n]
+        return plot_waterfall(row, self.base, list(self.names), ax, unit="score")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """As pictures and notebooks take them."""
+        return [
+            {"values": ["" if v is None else v for v in row], "effects": effects,
+             "score": self.base + effects.sum()}
+            for row, effects in zip(self._held(), self.shapley, strict=True)
+        ]  # fmt: skip
+
     def _held(self) -> np.ndarray:
         """What rows hold, (n, m); a list as text, because that package would cut it up"""
         out = np.empty((len(self.shapley), len(self.names)), dtype=object)
@@ -145,9 +162,4 @@ class Explanation:
 
         if self.shapley.ndim > 2:
             return html.escape(repr(self))
-        rows = [
-            {"values": ["" if v is None else v for v in row], "effects": effects,
-             "score": self.base + effects.sum()}
-            for row, effects in zip(self._held(), self.shapley, strict=True)
-        ]  # fmt: skip
-        return explanation_html(self.base, list(self.names), rows, "score")
+        return explanation_html(self.base, list(self.names), self._rows(), "score")

@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from .shapes import by_share, curves, pair_cells, run_names
+from ..explain.shapes import by_share, curves, pair_cells, run_names
 
 __all__ = ["CONFIG", "bundle", "charts"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,7 +182,7 @@ def _judged(
         n_rows += len(codes)
     if not n_rows:
         raise DataError(f"{source.name or 'the table'} has no rows: there is nothing to report on")
-    out: dict[str, Any] = {"file": source.name, "rows": rows}
+    out: dict[str, Any] = {"file": Path(source.name).name, "rows": rows}
     if known:
         found = judge.found(model.schema.names, lambda i, code: learned.labels(i)[code])
         every = [np.concatenate([z[h] for z, _, _ in parts]) for h in range(len(z))]

@@ -22,9 +22,9 @@ try:
     from . import charts
 except ImportError as error:
     raise MissingExtra(error.name or "altair", "report") from error
+from ..explain.shapes import waterfall
 from .pack import fitting, pack_cards, pack_index
 from .panels import Panel, panels
-from .shapes import waterfall
 from .text import headline, plain
 
 __all__ = ["LIMIT", "page"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..explain.html import percent, shown, table_html
-from .shapes import by_share, curves, pair_cells, run_names, top_pairs
+from ..explain.shapes import by_share, curves, pair_cells, run_names, top_pairs
 from .text import metrics, source
 
 __all__ = ["Panel", "panels", "tiles"]

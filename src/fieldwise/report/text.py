@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..explain.html import percent, shown
-from .shapes import by_share, top_pairs
+from ..explain.shapes import by_share, top_pairs
 
 __all__ = ["headline", "markdown", "metrics", "plain", "source"]
 
