@@ -13,12 +13,9 @@ No pickle anywhere. The table is mapped, not copied, when a model is loaded.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import struct
 import warnings
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -37,6 +34,7 @@ from .losses import LOSSES
 from .objective import Head, Objective
 from .problem import Problem, value_moments
 from .targets import folded
+from .tensors import checksum, mapped, write_tensor
 from .train import Fit
 
 if TYPE_CHECKING:
@@ -54,7 +52,6 @@ __all__ = ["FieldwiseModel"]
 FORMAT = 1
 HEADER, TABLE, WORDS = "model.json", "table.safetensors", "vocabulary.parquet"
 MOMENTS = "moments.safetensors"
-WRITE_ROWS = 1 << 14
 
 
 @dataclass
@@ -311,7 +308,9 @@ class FieldwiseModel:
 
     def _coded(self, data: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Codes and values of raw rows of any kind; tells of what training never saw."""
-        if _is_row(data, self.schema):
+        from .data.single import is_row
+
+        if is_row(data, self.schema):
             yield self._row_coder(data)
             return
         n_unseen = np.zeros(self.layout.n_fields, np.int64)
@@ -406,11 +405,11 @@ class FieldwiseModel:
         return path
 
     def _write(self, folder: Path) -> None:
-        _write_tensor(folder / TABLE, "table", self.rows)
+        write_tensor(folder / TABLE, "table", self.rows)
         (folder / WORDS).write_bytes(self.vocabulary.to_bytes())
         names = [TABLE, WORDS]
         if self.moments is not None:
-            _write_tensor(folder / MOMENTS, "moments", self.moments)
+            write_tensor(folder / MOMENTS, "moments", self.moments)
             names.append(MOMENTS)
         body = {
             "format": FORMAT,
@@ -425,7 +424,7 @@ class FieldwiseModel:
             "settings": self.settings,
             "metrics": self.metrics,
             "history": self.history,
-            "checksums": {name: _checksum(folder / name) for name in names},
+            "checksums": {name: checksum(folder / name) for name in names},
         }
         (folder / HEADER).write_bytes(sealed(body))
         for name in (*names, HEADER):
@@ -445,7 +444,7 @@ class FieldwiseModel:
         for name, said in body["checksums"].items():
             if not (path / name).is_file():
                 raise ModelError(f"{path / name} is missing")
-            if _checksum(path / name) != said:
+            if checksum(path / name) != said:
                 raise ModelError(f"{path / name} is cut short or was altered")
         try:
             schema = Schema.from_dict(body["schema"])
@@ -457,10 +456,10 @@ class FieldwiseModel:
             layout = Layout(*sizes, tuple(body["slots"]), body["component"])
             vocabulary = Vocabulary.from_bytes(schema, (path / WORDS).read_bytes())
             shape = (layout.n_rows + layout.n_fields, layout.width)
-            rows = _mapped(path / TABLE, "table", shape, np.float32)
+            rows = mapped(path / TABLE, "table", shape, np.float32)
             moments = None
             if MOMENTS in body["checksums"]:
-                moments = _mapped(path / MOMENTS, "moments", (layout.n_rows, 2), np.float64)
+                moments = mapped(path / MOMENTS, "moments", (layout.n_rows, 2), np.float64)
             return cls(
                 vocabulary,
                 layout,
@@ -476,60 +475,3 @@ class FieldwiseModel:
             if isinstance(error, SchemaError):
                 raise
             raise ModelError(f"{path / HEADER} is damaged: {error!r}") from error
-
-
-def _is_row(data: Any, schema: Schema) -> bool:
-    """A dict of values, not of columns. What a list field holds does not tell, unless there is
-    nothing else: then a list is a row's where its items are plain and no separator cuts them."""
-    if not isinstance(data, Mapping):
-        return False
-    lists = {f.column: f for f in schema.fields if f.is_list}
-    plain = [v for name, v in data.items() if name not in lists]
-    if plain:
-        return all(map(_is_plain, plain))
-    return all(
-        _is_plain(data.get(name)) or (field.separator is None and all(map(_is_plain, data[name])))
-        for name, field in lists.items()
-    )
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, str) or not hasattr(value, "__len__")
-
-
-def _checksum(file: Path) -> int:
-    total = 0
-    with file.open("rb") as content:
-        while piece := content.read(1 << 24):
-            total = zlib.crc32(piece, total)
-    return total
-
-
-KINDS = {"float32": "F32", "float64": "F64"}  # what safetensors calls them
-
-
-def _write_tensor(file: Path, name: str, rows: np.ndarray) -> None:
-    """One tensor as safetensors has it: the length of a JSON header, the header, the numbers. By
-    hand, because a table may be trained where that package is not."""
-    kind = rows.dtype.newbyteorder("<")
-    about = {"dtype": KINDS[rows.dtype.name], "shape": list(rows.shape)}
-    said = {name: {**about, "data_offsets": [0, rows.dtype.itemsize * rows.size]}}
-    header = json.dumps(said).encode()
-    header += b" " * (-len(header) % 8)
-    with file.open("wb") as content:
-        content.write(struct.pack("<Q", len(header)) + header)
-        for low in range(0, len(rows), WRITE_ROWS):
-            content.write(np.ascontiguousarray(rows[low : low + WRITE_ROWS], kind).data)
-
-
-def _mapped(file: Path, name: str, shape: tuple[int, int], dtype: type) -> np.ndarray:
-    """A tensor of a safetensors file, mapped; pages are read when touched."""
-    with file.open("rb") as content:
-        (length,) = struct.unpack("<Q", content.read(8))
-        said = json.loads(content.read(length))[name]
-    kind = KINDS[np.dtype(dtype).name]
-    if said["dtype"] != kind or tuple(said["shape"]) != shape:
-        raise ModelError(f"{file} holds {said['shape']} {said['dtype']}, expected {shape} {kind}")
-    # Copy on write: a plain writable array to the kernels, never written back.
-    mapped = np.memmap(file, dtype, "c", 8 + length + said["data_offsets"][0], shape)
-    return mapped.view(np.ndarray)

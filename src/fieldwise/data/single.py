@@ -21,7 +21,7 @@ from .schema import Schema, slot_positions
 from .vocabulary import FieldVocabulary, Vocabulary
 from .words import StoredWords
 
-__all__ = ["RowCoder"]
+__all__ = ["RowCoder", "is_row"]
 
 REMEMBERED = 1 << 20  # unusual values of a field
 
@@ -131,3 +131,22 @@ class RowCoder:
                 f"the row has no value for column {error}; None means missing"
             ) from None
         return codes, values[:, self._valued]
+
+
+def is_row(data: Any, schema: Schema) -> bool:
+    """A dict of values, not of columns. What a list field holds does not tell, unless there is
+    nothing else: then a list is a row's where its items are plain and no separator cuts them."""
+    if not isinstance(data, Mapping):
+        return False
+    lists = {f.column: f for f in schema.fields if f.is_list}
+    plain = [v for name, v in data.items() if name not in lists]
+    if plain:
+        return all(map(_is_plain, plain))
+    return all(
+        _is_plain(data.get(name)) or (field.separator is None and all(map(_is_plain, data[name])))
+        for name, field in lists.items()
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str) or not hasattr(value, "__len__")

@@ -1,0 +1,54 @@
+"""Arrays on disk as safetensors has them, one a file: written by hand, because a table may be
+trained where that package is not, and mapped rather than read."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from .errors import ModelError
+
+__all__ = ["checksum", "mapped", "write_tensor"]
+
+WRITE_ROWS = 1 << 14
+
+
+def checksum(file: Path) -> int:
+    total = 0
+    with file.open("rb") as content:
+        while piece := content.read(1 << 24):
+            total = zlib.crc32(piece, total)
+    return total
+
+
+KINDS = {"float32": "F32", "float64": "F64"}  # what safetensors calls them
+
+
+def write_tensor(file: Path, name: str, rows: np.ndarray) -> None:
+    """The length of a JSON header, the header, the numbers."""
+    kind = rows.dtype.newbyteorder("<")
+    about = {"dtype": KINDS[rows.dtype.name], "shape": list(rows.shape)}
+    said = {name: {**about, "data_offsets": [0, rows.dtype.itemsize * rows.size]}}
+    header = json.dumps(said).encode()
+    header += b" " * (-len(header) % 8)
+    with file.open("wb") as content:
+        content.write(struct.pack("<Q", len(header)) + header)
+        for low in range(0, len(rows), WRITE_ROWS):
+            content.write(np.ascontiguousarray(rows[low : low + WRITE_ROWS], kind).data)
+
+
+def mapped(file: Path, name: str, shape: tuple[int, int], dtype: type) -> np.ndarray:
+    """A tensor of a safetensors file, mapped; pages are read when touched."""
+    with file.open("rb") as content:
+        (length,) = struct.unpack("<Q", content.read(8))
+        said = json.loads(content.read(length))[name]
+    kind = KINDS[np.dtype(dtype).name]
+    if said["dtype"] != kind or tuple(said["shape"]) != shape:
+        raise ModelError(f"{file} holds {said['shape']} {said['dtype']}, expected {shape} {kind}")
+    # Copy on write: a plain writable array to the kernels, never written back.
+    found = np.memmap(file, dtype, "c", 8 + length + said["data_offsets"][0], shape)
+    return found.view(np.ndarray)
