@@ -71,8 +71,8 @@ def fields_and_cards() -> dict[str, float]:
 
 
 def page() -> dict[str, float]:
-    from fieldwise.report import page as drawn
     from fieldwise.report.numbers import report_numbers
+    from fieldwise.report.page import page as drawn
 
     model = model_of(Layout.of(SIZES["criteo"], rank=4))
     begun = time.perf_counter()

@@ -35,8 +35,9 @@ class CategoryModels:
         owner = np.repeat(np.arange(self.layout.n_fields), self.layout.sizes)
         self.main = explainer.worth[: len(owner), output] - explainer.middle[owner, output]
         self.bias = self._biases()
-        self._gram = lru_cache(maxsize=None)(self._gram_of)
+        self.points = lru_cache(maxsize=None)(self._placed)
         self.distances = lru_cache(maxsize=None)(self._distances)
+        self.typical = lru_cache(maxsize=None)(self._typical)
         self._often = lru_cache(maxsize=None)(self._seen_often)
 
     def field_of(self, row: int) -> int:
@@ -74,51 +75,51 @@ class CategoryModels:
             out[n] = mine[own] @ its[own] + mine[other] @ its[other]
         return out
 
-    def _gram_of(self, i: int) -> np.ndarray:
-        """G = U^T U of a field's columns over the rows of the other fields, (r, r)"""
-        block, own = self.layout.block(self.output, i), self.layout.own(i)
-        X = self._table[: self.layout.n_rows, block].astype(np.float64)
-        found: np.ndarray = X.T @ X - X[own].T @ X[own]
-        return found
-
     def _field(self, i: int) -> tuple[np.ndarray, np.ndarray]:
         """V (d_i, r) and b (d_i,) of a field"""
         own, block = self.layout.own(i), self.layout.block(self.output, i)
         b = self._table[own, self.layout.n_columns + self.output]
         return self._table[own, block].astype(np.float64), b.astype(np.float64)
 
-    def _apart(self, i: int, v: np.ndarray, bias: float) -> np.ndarray:
-        """||w_k - w||^2 + (b_k - bias)^2 for every category k, from the model with V entry v"""
+    def _placed(self, i: int) -> np.ndarray:
+        """(d_i, r + 1) a point a category, as far from each other as their models: V L and b, with
+        L L^T = G = U^T U over the rows of the other fields"""
+        block, own = self.layout.block(self.output, i), self.layout.own(i)
+        X = self._table[: self.layout.n_rows, block].astype(np.float64)
+        values, vectors = np.linalg.eigh(X.T @ X - X[own].T @ X[own])
         V, b = self._field(i)
-        C = V - v
-        square = np.sum((C @ self._gram(i)) * C, axis=1) + (b - bias) ** 2
-        return np.sqrt(np.maximum(square, 0))
+        L = vectors * np.sqrt(np.maximum(values, 0))
+        return np.concatenate([V @ L, b[:, None]], axis=1)
 
     def _distances(self, i: int) -> np.ndarray:
         """||W_b - mean|| of every category of a field, (d_i,): importance is their norm over d_i"""
-        V, b = self._field(i)
-        return self._apart(i, V.mean(axis=0), float(b.mean()))
+        points = self.points(i)
+        found: np.ndarray = np.linalg.norm(points - points.mean(axis=0), axis=1)
+        return found
+
+    def _typical(self, i: int) -> float:
+        """The median distance of the categories that were seen."""
+        seen = self.counts[self.layout.own(i)] > 0
+        return float(np.median(self.distances(i)[seen])) if seen.any() else 0.0
 
     def between(self, first: int, second: int) -> float:
         """The distance of two models of one field."""
         i = self.field_of(first)
-        V, b = self._field(i)
-        k = second - self.layout.own(i).start
-        apart = self._apart(i, V[k], float(b[k]))
-        return float(apart[first - self.layout.own(i).start])
+        points, start = self.points(i), self.layout.own(i).start
+        return float(np.linalg.norm(points[first - start] - points[second - start]))
 
     def nearest(self, row: int, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows of the same field with the most similar models, and their distances."""
-        i = self.field_of(row)
-        own = self.layout.own(i)
-        V, b = self._field(i)
-        k = row - own.start
-        apart = self._apart(i, V[k], float(b[k]))
-        apart[k] = np.inf
-        apart[self.counts[own] == 0] = np.inf
-        order = np.argsort(apart, kind="stable")[:n]
-        order = order[np.isfinite(apart[order])]
-        return own.start + order, apart[order]
+        own = self.layout.own(self.field_of(row))
+        points, k = self.points(self.field_of(row)), row - own.start
+        square = np.einsum("kt,kt->k", points, points) - 2 * (points @ points[k])
+        square[k] = np.inf
+        square[self.counts[own] == 0] = np.inf
+        some = np.argpartition(square, min(n, len(square) - 1))[:n]
+        some = some[np.isfinite(square[some])]
+        apart = np.linalg.norm(points[some] - points[k], axis=1)
+        order = np.argsort(apart, kind="stable")
+        return own.start + some[order], apart[order]
 
     def _seen_often(self, i: int) -> np.ndarray:
         """Rows of a field that were seen often enough to be shown as partners."""

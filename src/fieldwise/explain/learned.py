@@ -181,7 +181,7 @@ class Learned:
             error=error,
             confidence=confidence(main, error),
             distance=float(distances[code]),
-            typical=float(np.median(distances[seen])),
+            typical=models.typical(i),
             oddity=1 + int(np.count_nonzero(distances[seen] > distances[code])),
             size=int(np.count_nonzero(seen)),
             note=note,
@@ -232,7 +232,6 @@ class Learned:
         partners = partners[np.argsort(-np.abs(gap[partners]), kind="stable")[:n]]
         effects = models.effects(rows[0], partners) - models.effects(rows[1], partners)
         labels = self.labels(i)
-        distances = models.distances(i)
         return Comparison(
             field=self.schema.names[i],
             first=labels[a],
@@ -242,7 +241,7 @@ class Learned:
             bias=(float(models.bias[rows[0]]), float(models.bias[rows[1]])),
             main=(float(models.main[rows[0]]), float(models.main[rows[1]])),
             distance=models.between(*rows),
-            typical=float(np.median(distances[self.counts[own] > 0])),
+            typical=models.typical(i),
             fields=self._apart(i, gap),
             differences=[
                 self._difference(r, weights, effect)
