@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldwise import SettingError, encode, maths, trend
+from fieldwise import SchemaError, SettingError, encode, maths, trend
 from fieldwise.compare import figures, paper, reproduce
 from fieldwise.compare.parts import parted
 from fieldwise.data.planted import CRITEO_SIZES
@@ -386,7 +386,7 @@ def test_ctrl_c_keeps_finished_ranks_and_the_rest_ends_alike(followed, tmp_path,
     again = bound_table(table(), tmp_path, **options)
     assert trained == [1, 3, 3]  # rank 1 is not made again
     assert again["ranks"] == body["ranks"]
-    assert not list((tmp_path / ".work" / "checkpoint").iterdir())
+    assert not list((tmp_path / ".bound" / "checkpoint").iterdir())
     bound_table(table(), tmp_path, **{**options, "ranks": (1, 2, 3)})
     assert trained == [1, 3, 3, 2]
     with pytest.raises(SettingError, match="the trend of a bound on another table"):
@@ -477,7 +477,7 @@ def test_an_interrupted_command_goes_on(file, tmp_path, end):
     process.stderr.close()
     assert process.wait(60) == (130 if end == signal.SIGINT else -signal.SIGKILL), rest
     assert ("goes on where it was" in rest) == (end == signal.SIGINT)
-    kept = {p: p.stat().st_mtime_ns for p in (out / ".work" / "ranks").glob("*.json")}
+    kept = {p: p.stat().st_mtime_ns for p in (out / ".bound" / "ranks").glob("*.json")}
     assert kept
     assert not (out / "bound.json").exists()
     run(*options)
@@ -500,7 +500,7 @@ def test_mistakes(file, tmp_path):
     assert "the prediction of a vote is no sum" in vote
     assert not out.exists()
     frame = table(300).with_columns(price=np.random.default_rng(0).random(300))
-    with pytest.raises(SettingError, match="for two classes, and the target is numbers"):
+    with pytest.raises(SettingError, match="of logloss, whose slope is at most 1"):
         bound_table(frame, out, reading={"target": "price"})
     with pytest.raises(SettingError, match="of one score a row, and the model has 3"):
         bound_table(table(300, classes=("p", "q", "r")), out, reading=READING)
@@ -608,3 +608,21 @@ def test_the_pages_figures_are_the_results():
         assert max(sums, key=sums.get) == 1
         assert least in (8, 16)
         assert sums[least] < sums[32] < 1.05 * sums[least]
+
+
+def test_a_comparison_in_the_same_folder_is_left_alone(tmp_path):
+    kept = tmp_path / "out" / ".work" / "fits" / "precious.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+    frame = pl.DataFrame(
+        {"a": ["x", "y"] * 200, "b": ["u", "v", "w", "z"] * 100, "y": [0, 1] * 200}
+    )
+    with pytest.raises(SchemaError, match="typo"):
+        bound_table(frame, tmp_path / "out", reading={"target": "typo"})
+    assert kept.exists()
+    steps = TrainSettings(epochs=1)
+    bound_table(frame, tmp_path / "out", ranks=(1,), settings=steps, reading={"target": "y"})
+    assert kept.exists()
+    with pytest.raises(SettingError, match="on another table"):
+        bound_table(frame.head(300), tmp_path / "out", ranks=(1,), reading={"target": "y"})
+    assert (tmp_path / "out" / ".bound" / "about.json").exists()

@@ -50,7 +50,7 @@ def test_the_planted_faults_come_out():
     assert max(found.fields, key=lambda row: row["error"])["category"] == "a1"
     assert [s["category"] for s in found.slices] == ["a2"]
     worst = found.slices[0]
-    assert worst["logloss"] == pytest.approx(np.log(2))
+    assert worst["loss"] == pytest.approx(np.log(2))
     assert worst["excess"] == pytest.approx(np.log(2) - loss.mean())
 
 
@@ -112,3 +112,38 @@ def test_no_rows_are_refused():
     judge.add(np.zeros((1, 2), int), None, np.ones(1), np.ones(1), np.zeros(1), np.ones(1))
     with pytest.raises(DataError, match="have no weight"):
         judge.found(["a", "b"], label)
+
+
+def test_rows_without_weight_do_not_count():
+    p = np.array([0.1, 0.2, 0.3, 0.6, 0.7, 0.8])
+    y = np.array([0.0, 0.3, 0.2, 0.5, 0.9, 1.0])
+    w = np.array([0.0, 10.0, 5.0, 20.0, 3.0, 0.0])
+    bins = reliability(p, y, w, 20)
+    assert sum(b["count"] for b in bins) == 4
+    error = sum(b["share"] * abs(b["predicted"] - b["observed"]) for b in bins)
+    z = np.log(p / (1 - p))
+    assert error == pytest.approx(calibration_error(z, y, w))
+
+
+def test_intervals_know_weights():
+    """Few heavy rows tell less than their number."""
+    random = np.random.default_rng(3)
+    inside = []
+    for _ in range(100):
+        p = np.full(400, 0.3)
+        y = (random.random(400) < p).astype(float)
+        (found,) = reliability(p, y, random.pareto(1.2, 400) + 0.01, 1)
+        inside.append(found["low"] <= 0.3 <= found["high"])
+    assert np.mean(inside) > 0.85
+
+
+def test_a_perfect_model_of_many_categories_has_no_worst_slice():
+    random = np.random.default_rng(4)
+    n, size = 60_000, 1000
+    codes = random.integers(0, size, (n, 1))
+    p = random.random(n)
+    y = (random.random(n) < p).astype(float)
+    loss = -np.where(y == 1, np.log(p), np.log1p(-p))
+    judge = Judge(Layout.of((size,), rank=1))
+    judge.add(codes, None, p, y, np.ones(n), loss)
+    assert len(judge.found(["a"], label, worst=1000).slices) <= 2

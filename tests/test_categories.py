@@ -246,11 +246,11 @@ def test_categories_of_every_kind_are_found():
     assert model.explain_category("bin", low.category).count == low.count
     assert model.explain_category("whole", 3).category == "3"
     assert model.explain_category("whole", "3").count == model.explain_category("whole", 3).count
-    assert model.explain_category("tags", "x").share == pytest.approx(0.25, abs=0.01)
+    assert model.explain_category("tags", "x").share == pytest.approx(0.5, abs=0.01)
     assert model.explain_category("gap", None).category == "(missing)"
     assert model.explain_category("gap", "(missing)").count == n // 4
     line = model.explain_category("line", 0.5)
-    assert (line.category, dict(line.partners)) == ("(value)", {})
+    assert (line.category, dict(line.partners), line.share) == ("(value)", {}, 1.0)
     assert model.model_.importance()["line"] == 0
     fields = model.explain_fields()
     assert fields.importance[1] == 0
@@ -279,3 +279,54 @@ def test_what_has_no_models_of_its_own_is_refused():
     small = FieldwiseClassifier(rank=1, epochs=1, component="fm").fit(X, y)
     with pytest.raises(SettingError, match="the component 'fm' has more than those"):
         small.explain_fields()
+
+
+def test_a_card_of_a_list_says_what_a_value_adds():
+    """Six tags that come independently, each of which raises the score: no card may lower it."""
+    random = np.random.default_rng(0)
+    n = 20_000
+    has = random.random((n, 6)) < 0.4
+    has[:, 0] |= ~has.any(axis=1)
+    lists = [[f"t{k}" for k in np.flatnonzero(row)] for row in has]
+    y = (random.random(n) < 1 / (1 + np.exp(-(has.sum(axis=1) - 2.5)))).astype(int)
+    X = pl.DataFrame({"tags": lists, "other": random.choice(["a", "b"], n)})
+    fields = {"tags": {"pooling": "sum"}}
+    model = FieldwiseClassifier(rank=2, epochs=4, learning_rate=0.1, fields=fields).fit(X, y)
+    rows = pl.DataFrame({"tags": [["t1", "t2"], ["t1", "t2", "t3"]], "other": ["a", "a"]})
+    added = np.diff(model.decision_function(rows))[0]
+    card = model.explain_category("tags", "t3")
+    assert card.main == pytest.approx(added, abs=0.1)
+    assert card.main > 0.5
+    assert card.share == pytest.approx(has[:, 3].mean(), abs=0.001)
+    assert card.error == pytest.approx(1 / np.sqrt(card.count * 0.2), rel=0.4)
+
+
+def test_names_that_look_like_ours_are_found():
+    n = 3000
+    X = pl.DataFrame({"a": ["(rare)", "(missing)", "plain"] * (n // 3), "b": ["x", "y"] * (n // 2)})
+    model = FieldwiseClassifier(rank=1, epochs=1).fit(X, np.arange(n) % 2)
+    assert model.explain_category("a", "(rare)").count == n // 3
+    assert model.explain_category("a", "(missing)").count == n // 3
+    with pytest.raises(DataError, match="no category was too rare"):
+        model.explain_category("b", "(rare)")
+
+
+def test_errors_are_of_the_rows_that_were_seen(tmp_path):
+    X, y = planted(6000)
+    plain = FieldwiseClassifier(rank=2, epochs=3, learning_rate=0.1)
+    whole = plain.fit(X, y).explain_category("what", "thing1")
+    thinned = FieldwiseClassifier(rank=2, epochs=3, learning_rate=0.1, sampling_rate=0.2).fit(X, y)
+    assert thinned.explain_category("what", "thing1").error == pytest.approx(whole.error, rel=0.1)
+    shares = FieldwiseClassifier(rank=2, epochs=1).fit(X, y, n_trials=np.full(len(y), 100))
+    assert shares.explain_category("what", "thing1").error is None
+    two = FieldwiseRegressor(rank=2, epochs=2).fit(X, np.stack([y, 2.0 * y], axis=1))
+    assert two.explain_category("what", "thing1").error > 0
+
+
+def test_importance_is_that_of_the_class_asked_for():
+    X, y = planted(3000)
+    three = FieldwiseClassifier(rank=2, epochs=2).fit(X, y + (np.arange(3000) % 3 == 0))
+    each = [three.explain_fields(name).importance for name in ("0", "1", "2")]
+    whole = np.array([three.model_.importance()[name] for name in X.columns])
+    np.testing.assert_allclose(np.sqrt(sum(v**2 for v in each)), whole, rtol=1e-5)
+    assert not np.allclose(each[0], each[1])

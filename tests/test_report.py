@@ -188,3 +188,62 @@ def test_mistakes_are_a_line_each(trained, monkeypatch, capsys, words, said):
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error
+
+
+def test_extreme_rows_come_from_all_of_a_long_table(trained, monkeypatch):
+    model = FieldwiseModel.load(trained / "m")
+    frame = pl.read_csv(trained / "new.csv")
+    chances = model.predict_proba(frame)
+    order = np.argsort(chances)
+    frame = frame[order]  # the highest are last
+    whole = report_numbers(model, frame)
+    pieces = [frame[low : low + 100] for low in range(0, len(frame), 100)]
+    coded = model.coded_chunks
+    monkeypatch.setattr(
+        model, "coded_chunks", lambda data, **o: (c for p in pieces for c in coded(p))
+    )
+    parts = report_numbers(model, frame)
+    for numbers in (whole, parts):
+        shown = [row["prediction"] for row in numbers["rows"]["rows"]]
+        assert max(shown) == pytest.approx(chances.max(), abs=1e-6)
+        assert min(shown) == pytest.approx(chances.min(), abs=1e-6)
+        assert len(shown) <= 50
+    assert parts["calibration"]["error"] == pytest.approx(whole["calibration"]["error"])
+
+
+def test_labels_of_true_and_false_are_judged(tmp_path):
+    from fieldwise import FieldwiseClassifier
+
+    frame = table(500).with_columns(late=pl.col("label") == "yes").drop("label", "tags")
+    model = FieldwiseClassifier(rank=1, epochs=1).fit(frame.drop("late"), frame["late"]).model_
+    assert model.classes == ("false", "true")
+    named = frame.rename({"late": model.schema.targets[0].column})
+    assert report_numbers(model, named)["calibration"]["rows"] == 500
+
+
+def test_numbers_have_one_measure_of_loss_and_no_bound(tmp_path):
+    from fieldwise import FieldwiseRegressor
+
+    frame = table(2000)
+    number = frame["number"].to_numpy() * 50 + 1000
+    model = FieldwiseRegressor(rank=1, epochs=3, kinds={"number": "linear"}).fit(
+        frame.drop("label", "tags"), number
+    )
+    numbers = report_numbers(model.model_)
+    assert numbers["bound"] is None
+    last = numbers["history"][-1]
+    assert 0.2 < last["train_loss"] / last["loss"] < 5
+
+
+def test_rows_taken_together_are_rows_all_the_same():
+    from fieldwise import FieldwiseClassifier
+
+    frame = table(3000).select("a", "b", "label")
+    plain, merged = (
+        FieldwiseClassifier(rank=1, epochs=2, aggregate=aggregate).fit(
+            frame.drop("label"), frame["label"]
+        )
+        for aggregate in (False, True)
+    )
+    assert merged.model_.settings["rows"] == plain.model_.settings["rows"]
+    assert merged.model_.bound().n_rows == plain.model_.bound().n_rows > 2000

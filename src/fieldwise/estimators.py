@@ -231,15 +231,16 @@ class _FieldwiseEstimator(TableEstimator):
             sampling_rate=self.sampling_rate,
             **parts,
         )
+        trained = problem
         if self.aggregate:
-            problem, settings = on_distinct_rows(problem, settings)
+            trained, settings = on_distinct_rows(problem, settings)
         running = Running(
             device=self.device,
             n_jobs=self.n_jobs,
             show=None if self.verbose else False,
             callbacks=[_print_epoch] if self.verbose else [],
         )
-        fit = train(problem, settings, running, start)
+        fit = train(trained, settings, running, start)
         words = Vocabulary(replace(words.schema, targets=self._named_targets()), words.fields)
         self.model_ = FieldwiseModel.of(words, problem, fit, asdict(fit.settings))
         self._fit_kept = replace(fit, state=np.asarray(fit.state))
@@ -331,7 +332,9 @@ classes_ : the classes, sorted.
         return super()._heads()
 
     def _named_targets(self) -> tuple[Target, ...]:
-        classes = tuple(str(c) for c in self.classes_.tolist())
+        # As tables have them: the classes of a column of true and false are in small letters.
+        texts = [str(c).lower() if isinstance(c, bool) else str(c) for c in self.classes_.tolist()]
+        classes = tuple(texts)
         names = self._target_names(self._n_labels)
         return tuple(Target(column=name, dtype="string", classes=classes) for name in names)
 

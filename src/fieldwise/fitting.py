@@ -170,9 +170,8 @@ def fit_store(
         component=component,
         sampling_rate=sampling_rate,
     )
-    if aggregate:
-        problem, settings = on_distinct_rows(problem, settings)
-    fit = train(problem, settings, running)
+    trained, settings = on_distinct_rows(problem, settings) if aggregate else (problem, settings)
+    fit = train(trained, settings, running)
     about = {**asdict(fit.settings), "split": split, "validation": validation}
     about |= {"combine": combine, "n_members": n_members}
     return FieldwiseModel.of(words, problem, fit, about)
@@ -313,11 +312,13 @@ def kept_store(
         return Store(folder / "store")
     from .data.encoding import encode
 
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         store = encode(data, folder / "store", overwrite=True, show=running.show, **reading)
     except FieldwiseError:
-        shutil.rmtree(folder, ignore_errors=True)
+        if is_new:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
     write_atomically(identity, about.encode())
     return store

@@ -9,7 +9,15 @@ import numpy as np
 from .losses import LOSSES, sigmoid
 from .objective import Head
 
-__all__ = ["auc", "binary_metrics", "calibration_error", "head_metrics", "logloss", "measure"]
+__all__ = [
+    "auc",
+    "binary_metrics",
+    "calibration_error",
+    "equal_parts",
+    "head_metrics",
+    "logloss",
+    "measure",
+]
 
 
 def logloss(z: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
@@ -31,14 +39,20 @@ def auc(z: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
     return float(np.sum(up * (below + down / 2)) / total) if total > 0 else float("nan")
 
 
+def equal_parts(scores: np.ndarray, w: np.ndarray, n_bins: int) -> np.ndarray:
+    """(n,) which of n_bins parts of equal weight each row falls in, from low to high scores"""
+    order = np.argsort(scores, kind="stable")
+    done = np.cumsum(w[order])
+    part = np.empty(len(scores), int)
+    part[order] = np.minimum((done - w[order] / 2) / done[-1] * n_bins, n_bins - 1)
+    return part
+
+
 def calibration_error(z: np.ndarray, y: np.ndarray, w: np.ndarray, n_bins: int = 20) -> float:
     """The mean distance of predicted and observed share over bins of equal weight."""
-    order = np.argsort(z, kind="stable")
-    p, y, w = sigmoid(z[order]), y[order], w[order]
-    done = np.cumsum(w)
-    part = np.minimum((done - w / 2) / done[-1] * n_bins, n_bins - 1).astype(int)
-    gap = np.bincount(part, weights=w * (p - y), minlength=n_bins)
-    return float(np.sum(np.abs(gap)) / done[-1])
+    part = equal_parts(z, w, n_bins)
+    gap = np.bincount(part, weights=w * (sigmoid(z) - y), minlength=n_bins)
+    return float(np.sum(np.abs(gap)) / np.sum(w))
 
 
 def binary_metrics(z: np.ndarray, y: np.ndarray, w: np.ndarray | None = None) -> dict[str, float]:

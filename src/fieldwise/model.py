@@ -84,6 +84,10 @@ class FieldwiseModel:
         rows = np.concatenate([table, maths.mean_rows(table, layout, vocabulary.counts())])
         trained_on = problem.rows.n_rows if problem.only is None else np.count_nonzero(problem.only)
         about = {**settings, "rows": int(trained_on)}
+        if "weight" in problem.rows.names:
+            about["weighted"] = True
+        if problem.sampling_rate != 1:
+            about["sampling_rate"] = problem.sampling_rate
         weights = fit.objective.voices or tuple(fit.field_weights.tolist())
         if problem.objective.combine in ("weighted", "weighted_vote"):
             about["field_weights"] = dict(zip(vocabulary.schema.names, weights, strict=True))
@@ -247,18 +251,28 @@ class FieldwiseModel:
         from .explain.bound import bound_of, check_bounded
 
         check_bounded(self.layout, self.objective)
-        kept = [record for record in self.history if "train_loss" in record]
-        kept = sorted(kept, key=lambda record: record.get("loss", 0.0))[:1] or [{}]
+        judged = [record for record in self.history if "loss" in record]
+        kept = min(judged, key=lambda record: record["loss"]) if judged else self.history[-1]
         n_rows = self.settings.get("rows") or int(self.vocabulary.fields[0].counts().sum())
         return bound_of(
             self.table,
             self.layout,
             self.schema.names,
             n_rows,
-            train_loss=kept[0].get("train_loss", float("nan")),
+            train_loss=kept["train_loss"],
             marginals=self.learned.explainer.marginals,
             **settings,
         )
+
+    def _noise(self) -> list[float | None]:
+        """The root mean square error of every target, where it is known."""
+        names = [target.column for target in self.schema.targets]
+        if len(names) == 1:
+            return [self.metrics.get("rmse")]
+        known = self.metrics  # by name, or numbered
+        return [
+            known.get(f"rmse_{name}", known.get(f"rmse_{k}")) for k, name in enumerate(names, 1)
+        ]
 
     @cached_property
     def learned(self) -> Learned:
@@ -272,7 +286,9 @@ class FieldwiseModel:
             self.objective,
             self.offsets,
             moments=self.moments,
-            noise=self.metrics.get("rmse"),
+            noise=self._noise(),
+            weighted=bool(self.settings.get("weighted")),
+            shift=float(np.log(self.settings.get("sampling_rate", 1.0))),
         )
 
     def coded_chunks(

@@ -159,20 +159,19 @@ def with_voices(
 
 
 def value_moments(problem: Problem) -> np.ndarray:
-    """(d, 2) the mean over all rows, as counts have them, of every category's value and of its
-    square"""
+    """(d, 2) the mean over all rows, as counts have them (their weights aside), of every category's
+    value and of its square"""
     layout, rows = problem.layout, problem.rows
-    sums, total = np.zeros((layout.n_rows, 2)), 0.0
+    sums, total = np.zeros((layout.n_rows, 2)), 0
     for start in range(0, rows.n_rows, SCORE_ROWS):
         batch = rows.read(start, min(start + SCORE_ROWS, rows.n_rows))
         codes = batch["codes"]
         wide = wide_values(codes, batch.get("values"), problem.valued)
         x = np.ones(codes.shape) if wide is None else wide.astype(np.float64)
-        w = batch["weight"][:, :1] if "weight" in batch else np.ones((len(codes), 1))
         seen, at = codes >= 0, layout.rows(codes)
         for power in (1, 2):
-            found = np.bincount(at[seen], (w * x**power)[seen], minlength=layout.n_rows)
+            found = np.bincount(at[seen], (x**power)[seen], minlength=layout.n_rows)
             sums[:, power - 1] += found
-        total += float(w.sum())
+        total += len(codes)
     out: np.ndarray = sums / total
     return out

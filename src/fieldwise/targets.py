@@ -38,6 +38,13 @@ class Scale:
         targets = [t for head, _, t in objective.copies for _ in range(head.size)]
         return self.center[targets], self.spread[targets]
 
+    def of_loss(self, objective: Objective) -> float:
+        """What a loss in the engine's measure is in the target's; of several targets 1."""
+        if len(objective.heads) > 1:
+            return 1.0
+        power = {"squared": 2, "huber": 2, "absolute": 1}.get(objective.heads[0].loss, 0)
+        return float(self.spread[0] ** power)
+
     def scaled(self, objective: Objective) -> Objective:
         """With huber's delta in the engine's measure."""
         pairs = zip(objective.heads, self.spread.tolist(), strict=True)

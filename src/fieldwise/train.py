@@ -440,7 +440,7 @@ def _finish_epoch(
     record: dict[str, Any] = {
         "epoch": len(run.history) + 1,
         "learning_rate": rate,
-        "train_loss": _mean_loss(run, problem),
+        "train_loss": scale.of_loss(problem.objective) * _mean_loss(run, problem),
         "seconds": run.seconds,
         "rows_per_second": run.batches.n_rows / max(run.seconds, 1e-9),
     }

@@ -62,7 +62,8 @@ def bound_table(
     settings, running, out = settings or TrainSettings(), running or Running(), Path(out)
     _check(ranks, threshold)
     cutting = {"split": split, "validation": validation, "seed": settings.seed}
-    folder = out / ".work"
+    folder = out / ".bound"
+    is_new = not folder.exists()
     try:
         store = kept_store(data, folder, reading or {}, cutting, running, "the trend of a bound")
         words = StoredWords(store)
@@ -73,9 +74,9 @@ def bound_table(
             objective=objective_of(store.schema, combine=combine),
             held_out=held_out_rows(store, words, split, share, settings.seed),
         )
-        _check_problem(problem)
+        check_bounded(problem.layout, problem.objective)
     except FieldwiseError:
-        if not (folder / "ranks").exists():  # a mistake, found before there was work to lose
+        if is_new:  # a mistake, found before there was work to lose
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):
                 out.rmdir()
@@ -113,7 +114,7 @@ def follow(
     not means of several.
     """
     _check(ranks, threshold)
-    _check_problem(problem)
+    check_bounded(problem.layout, problem.objective)
     settings = settings or TrainSettings()
     rate = settings.learning_rate or RATES[0]
     settings = replace(settings, learning_rate=rate, averages=1)
@@ -147,15 +148,6 @@ def _check(ranks: Sequence[int], threshold: float | None) -> None:
         raise SettingError(f"ranks={','.join(map(str, ranks))!r} must be numbers of at least 1")
     if threshold is not None and not threshold > 0:
         raise SettingError(f"threshold={threshold} must be more than 0")
-
-
-def _check_problem(problem: Problem) -> None:
-    check_bounded(problem.layout, problem.objective)
-    if problem.objective.heads[0].loss != "logistic":
-        raise SettingError(
-            "the bound is followed for two classes, and the target is numbers; "
-            "use a column that holds 0 and 1"
-        )
 
 
 def _told(row: Mapping[str, Any]) -> str:

@@ -44,15 +44,18 @@ def explain(
     from ..report.numbers import report_numbers
 
     form = _form(form, out)
+    if out is not None and not out.absolute().parent.is_dir():
+        raise SettingError(f"{out}: there is no folder {out.parent}; make it first")
     if form == "html":
         from ..report.page import page  # before the work, so that what is missing is said at once
     loaded = FieldwiseModel.load(model)
-    options = {} if data is None else {"format": table_format, "separator": separator}
+    options: dict[str, Any] = {"cards": 0} if form is None else {}
+    if data is not None:
+        options |= {"format": table_format, "separator": separator}
     numbers = report_numbers(
         loaded,
         None if data is None else locate(data),
         output=output,
-        cards=0 if form is None else 600,
         show=False if quiet else None,
         **options,
     )
@@ -65,7 +68,7 @@ def explain(
     if form == "html":
         text = page(numbers)
     else:
-        text = markdown(numbers) if form == "md" else json.dumps(plain(numbers), indent=1) + "\n"
+        text = markdown(numbers) if form == "md" else json.dumps(plain(numbers)) + "\n"
     if out is None:
         typer.echo(text)
         return
@@ -192,10 +195,12 @@ def _show_comparison(found: Any) -> None:
 
 
 def _show(numbers: dict[str, Any]) -> None:
-    from ..explain.shapes import top_pairs
+    from ..explain.shapes import by_share, top_pairs
+    from ..report.text import headline
 
     console = _console()
-    fields = sorted(numbers["fields"], key=lambda f: -(f["share"] + f["pair_share"]))
+    console.print(headline(numbers))
+    fields = [numbers["fields"][i] for i in by_share(numbers["fields"])]
     rows = [
         (f["name"], f["kind"], f"{f['categories']:,}", f"{f['importance']:.4f}",
          f"{f['share']:.1%}", f"{f['pair_share']:.1%}")
@@ -225,7 +230,7 @@ def _show(numbers: dict[str, Any]) -> None:
             console.print(f"{title}: {words}")
     if numbers["slices"]:
         worst = [
-            (s["field"], s["category"], f"{s['count']:,}", f"{s['logloss']:.4f}",
+            (s["field"], s["category"], f"{s['count']:,}", f"{s['loss']:.4f}",
              f"{s['excess']:+.4f}")
             for s in numbers["slices"][:10]
         ]  # fmt: skip

@@ -109,7 +109,12 @@ def check_bounded(layout: Layout, objective: Objective | None = None) -> None:
     if layout.n_outputs > 1:
         raise SettingError(
             f"the bound is of one score a row, and the model has {layout.n_outputs}; "
-            "take one target with two classes or a number"
+            "take one target with two classes"
+        )
+    if objective is not None and [head.loss for head in objective.heads] != ["logistic"]:
+        raise SettingError(
+            "the bound is of logloss, whose slope is at most 1, and the model has "
+            f"{objective.heads[0].loss} loss; use a target that holds 0 and 1"
         )
 
 

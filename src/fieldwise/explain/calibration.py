@@ -7,24 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from ..errors import DataError
 from ..layout import Layout
+from ..metrics import equal_parts
 
 __all__ = ["Calibration", "Judge", "reliability"]
 
 LEAST = 30  # rows of a category that is worth a word
-Z = 1.96
+Z = 1.96  # of 95 %
 
 
 @dataclass(frozen=True)
 class Calibration:
     """`error` is the mean distance of predicted and observed over bins of equal weight, `bins` the
     reliability curve, `fields` the largest categories of every field; `slices` are the categories
-    with the highest loss beyond what their number of rows would explain, worst first."""
+    whose loss is above the overall one by more than chance explains, worst first."""
 
     rows: int
     loss: float
@@ -40,31 +42,35 @@ class Calibration:
 
 def reliability(p: np.ndarray, y: np.ndarray, w: np.ndarray, n_bins: int) -> list[dict[str, float]]:
     """Predicted and observed means over bins of equal weight, from low to high predictions, with a
-    95 % interval of what is observed."""
-    order = np.argsort(p, kind="stable")
-    p, y, w = p[order], y[order], w[order]
-    done = np.cumsum(w)
-    part = np.minimum((done - w / 2) / done[-1] * n_bins, n_bins - 1).astype(int)
+    95 % interval of what is observed: Wilson's of shares, else the normal one. Rows of weight 0 do
+    not count."""
+    p, y, w = (a[w > 0] for a in (p, y, w))
+    part = equal_parts(p, w, n_bins)
+    is_share = bool(np.all((y >= 0) & (y <= 1)))
     out = []
     for k in np.unique(part):
         mine = part == k
-        total = w[mine].sum()
-        mean = float(np.sum(w[mine] * y[mine]) / total)
-        spread = float(np.sum(w[mine] * (y[mine] - mean) ** 2) / total)
-        count = int(np.count_nonzero(mine))
-        away = Z * np.sqrt(spread / count)
-        predicted = float(np.sum(w[mine] * p[mine]) / total)
-        out.append(
-            {
-                "predicted": predicted,
-                "observed": mean,
-                "count": count,
-                "share": float(total / done[-1]),
-                "low": mean - away,
-                "high": mean + away,
-            }
-        )
+        total = float(w[mine].sum())
+        mean = float(w[mine] @ y[mine]) / total
+        spread = float(w[mine] @ (y[mine] - mean) ** 2) / total
+        n = total**2 / float(w[mine] @ w[mine])  # rows of equal weight that would tell as much
+        low, high = _wilson(mean, n) if is_share else _normal(mean, spread, n)
+        predicted = float(w[mine] @ p[mine]) / total
+        about = {"predicted": predicted, "observed": mean, "low": low, "high": high}
+        about |= {"count": int(np.count_nonzero(mine)), "share": total / float(w.sum())}
+        out.append(about)
     return out
+
+
+def _normal(mean: float, spread: float, n: float) -> tuple[float, float]:
+    away = Z * (spread / n) ** 0.5
+    return mean - away, mean + away
+
+
+def _wilson(share: float, n: float) -> tuple[float, float]:
+    middle = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    away = Z / (1 + Z**2 / n) * (share * (1 - share) / n + Z**2 / (4 * n**2)) ** 0.5
+    return middle - away, middle + away
 
 
 class Judge:
@@ -73,8 +79,8 @@ class Judge:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         # Of every category, and of each field's unseen values after them all: the number of rows,
-        # the weight, and the weighted sums of p, y, loss and its square.
-        self._sums = np.zeros((6, layout.n_rows + layout.n_fields))
+        # the weight and its square, and the weighted sums of p, y, loss and its square.
+        self._sums = np.zeros((7, layout.n_rows + layout.n_fields))
         self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._loss = 0.0
 
@@ -90,17 +96,19 @@ class Judge:
         """codes (n, S), wide (n, S) values or None; the prediction, outcome, weight and loss of
         rows, (n,)"""
         self._parts.append((p, y, w))
-        self._loss += float(np.sum(w * loss))
+        self._loss += float(w @ loss)
         layout = self._layout
-        at = np.where(codes < 0, layout.n_rows + layout.slot_owner, layout.rows(codes))
-        terms = (np.ones_like(w), w, w * p, w * y, w * loss, w * loss**2)
+        ones = (w > 0).astype(float)
+        terms = (ones, w, w**2, w * p, w * y, w * loss, w * loss**2)
         for s, field in enumerate(layout.slot_owner):
+            own, size = layout.own(field), layout.sizes[field]
+            at = np.where(codes[:, s] < 0, size, codes[:, s])
             # Of a list, slots that are empty do not count.
-            here = slice(None)
-            if wide is not None and layout.slots[field] > 1:
-                here = wide[:, s] != 0
+            here = wide[:, s] != 0 if wide is not None and layout.slots[field] > 1 else slice(None)
             for sums, term in zip(self._sums, terms, strict=True):
-                sums += np.bincount(at[here, s], term[here], minlength=len(sums))
+                found = np.bincount(at[here], term[here], minlength=size + 1)
+                sums[own] += found[:size]
+                sums[layout.n_rows + field] += found[size]
 
     def found(
         self,
@@ -117,14 +125,18 @@ class Judge:
         p, y, w = map(np.concatenate, zip(*self._parts, strict=True))
         if not w.sum() > 0:
             raise DataError("the rows to judge by have no weight")
+        p, y, w = (a[w > 0] for a in (p, y, w))
         bins = reliability(p, y, w, n_bins)
         error = sum(b["share"] * abs(b["predicted"] - b["observed"]) for b in bins)
         overall = self._loss / float(w.sum())
         fields, slices = [], []
+        # So many are looked at that some stand out by chance: a chance of 5 % for all of them.
+        n_tested = max(int(np.count_nonzero(self._sums[0] >= LEAST)), 1)
+        far = NormalDist().inv_cdf(1 - 0.05 / n_tested)
         for i, name in enumerate(names):
             own, unseen = self._layout.own(i), self._layout.n_rows + i
             rows = np.r_[own.start : own.stop, unseen]
-            count, weight, predicted, observed, loss, square = self._sums[:, rows]
+            count, weight, of_squares, predicted, observed, loss, square = self._sums[:, rows]
             order = np.argsort(-count, kind="stable")
             for k in order[:largest].tolist():
                 if weight[k] > 0:
@@ -135,15 +147,15 @@ class Judge:
             for k in np.flatnonzero((count >= LEAST) & (weight > 0)).tolist():
                 mean = loss[k] / weight[k]
                 spread = max(square[k] / weight[k] - mean**2, 0.0)
-                sure = mean - overall - Z * np.sqrt(spread / count[k])
+                n = weight[k] ** 2 / of_squares[k]
+                sure = mean - overall - far * np.sqrt(spread / n)
                 if sure > 0:
                     about = self._about(i, k, name, label, count[k])
-                    about |= {"logloss": float(mean), "overall": overall}
+                    about |= {"loss": float(mean), "overall": overall}
                     slices.append((sure, {**about, "excess": float(mean - overall)}))
         slices.sort(key=lambda pair: -pair[0])
-        return Calibration(
-            len(p), overall, float(error), bins, fields, [s for _, s in slices[:worst]]
-        )
+        worst_ones = [about for _, about in slices[:worst]]
+        return Calibration(len(p), overall, float(error), bins, fields, worst_ones)
 
     def _about(
         self, i: int, k: int, name: str, label: Callable[[int, int], str], count: float

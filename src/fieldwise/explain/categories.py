@@ -32,8 +32,12 @@ class CategoryModels:
         self.layout, self.counts, self.output = explainer.layout, counts, output
         self._table, self._mean = explainer.table, explainer.mean
         self._plain = explainer.marginals.is_plain(self.layout)
-        owner = np.repeat(np.arange(self.layout.n_fields), self.layout.sizes)
-        self.main = explainer.worth[: len(owner), output] - explainer.middle[owner, output]
+        # A field of one slot has a category in every row.
+        single = [i for i in range(self.layout.n_fields) if self.layout.slots[i] == 1]
+        sums = [int(counts[self.layout.own(i)].sum()) for i in single]
+        self.n_rows = max(sums) if sums else int(counts.max(initial=0))
+        self._worth = explainer.worth[: self.layout.n_rows, output]
+        self.main = self._mains(explainer)
         self.bias = self._biases()
         self.points = lru_cache(maxsize=None)(self._placed)
         self.distances = lru_cache(maxsize=None)(self._distances)
@@ -51,6 +55,23 @@ class CategoryModels:
         found: np.ndarray = self._table[: self.layout.n_rows, block] @ v
         middle = np.where(self._plain, self._mean[:, block] @ v, 0.0)
         return found - np.repeat(middle.astype(np.float32), self.layout.sizes)
+
+    def _mains(self, explainer: RowExplainer) -> np.ndarray:
+        """What every category adds on average, (d,): beside the mean of its field where it excludes
+        the others; in a list at the value it has there; of a number what a value of 1 adds"""
+        out = np.array(self._worth)
+        for i in range(self.layout.n_fields):
+            own = self.layout.own(i)
+            if self._plain[i]:
+                out[own] -= explainer.middle[i, self.output]
+            elif self.layout.slots[i] > 1:
+                out[own] *= self.usual_value(own, explainer.marginals.weight)
+        return out
+
+    def usual_value(self, rows: slice, weight: np.ndarray) -> np.ndarray:
+        """The mean value of categories where they are, from their mean over all rows."""
+        share = self.counts[rows] / max(self.n_rows, 1)
+        return np.where(share > 0, weight[rows] / np.maximum(share, 1e-300), 0.0)
 
     def _biases(self) -> np.ndarray:
         """b_k, and the means over other fields that were taken from the weights, (d,)"""
@@ -177,9 +198,9 @@ class CategoryCard:
 
     `bias` is what the model says of an average row, a partner's `weight` how much more or less it
     says where that category is. `main` is what the category adds to a score on average, by the
-    models of all fields, `error` its standard error from the number of rows alone, `confidence` the
-    chance that its sign is right. A partner's `effect` is what the two say together beyond what
-    each says alone, by both their models.
+    models of all fields (of a number: what one standard deviation adds), `error` its standard error
+    from the number of rows alone, `confidence` the chance that its sign is right. A partner's
+    `effect` is what the two say together beyond what each says alone, by both their models.
     """
 
     field: str

@@ -43,8 +43,9 @@ SEARCHED = 20_000  # categories that a misspelt one is compared with
 class Learned:
     """Everything there is to say of a model; computed when it is first asked for.
 
-    rows (d + m, R + K) as in a model, offsets (K,), moments (d, 2) where fields carry values, noise
-    the root mean square error of predicted numbers.
+    rows (d + m, R + K) as in a model, offsets (K,), moments (d, 2) where fields carry values; noise
+    is the root mean square error of every target that is a number, shift what was added to scores
+    because negatives were thinned out; weighted where rows had weights.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class Learned:
         offsets: np.ndarray,
         *,
         moments: np.ndarray | None = None,
-        noise: float | None = None,
+        noise: Sequence[float | None] = (),
+        shift: float = 0.0,
+        weighted: bool = False,
     ) -> None:
         if objective.is_vote:
             raise ModelError(
@@ -67,7 +70,9 @@ class Learned:
         if not self.counts.any():
             raise ModelError("the model does not know how often its categories were seen")
         self.words, self.layout, self.schema = words, layout, words.schema
-        self._objective, self._noise = objective, noise
+        self._objective, self._shift, self._weighted = objective, shift, weighted
+        self._noise = list(noise) or [None] * len(objective.heads)
+        self._ends = np.cumsum([head.size for head in objective.heads])
         self.outputs = output_names(self.schema, objective)
         marginals = Marginals.of_counts(layout, self.counts)
         if moments is not None:
@@ -108,6 +113,10 @@ class Learned:
     def fields(self, output: str | None = None) -> FieldImportance:
         o = self.output(output)
         found = field_importance(self.explainer, self.schema.names, o, self.outputs[o])
+        if len(self.outputs) > 1:  # of this one alone
+            models, sizes = self.models(output), self.layout.sizes
+            for i, size in enumerate(sizes):
+                found.importance[i] = np.linalg.norm(models.distances(i)) / size
         # A number kept as it is has one model, and one model does not differ from itself.
         found.importance[[f.is_linear for f in self.schema.fields]] = 0.0
         return found
@@ -128,14 +137,21 @@ class Learned:
         """The number of a field, the code of a category in it, and what is to be said of it."""
         words = self.words[field]
         i = self.schema.names.index(words.field.name)
-        if value == RARE:
+        if words.field.is_linear:
+            is_missing = value is None or value == MISSING
+            return i, int(is_missing), "" if is_missing else "a number, kept as it is"
+        found = _entry(words, value)
+        if found is None and value == MISSING:
+            found = _entry(words, None)
+        if found is None and value == RARE:
+            if not self.counts[self.layout.own(i)][0]:
+                raise DataError(f"field {field!r}: no category was too rare for its own model")
             return i, 0, "all categories too rare for a model of their own"
-        found = _entry(words, None if value == MISSING else value)
         if found is None:
             raise self._unknown(i, value)
         code, count = found
         note = ""
-        if code == 0 and not words.field.is_linear:
+        if code == 0:
             note = f"{value!r} was seen {count:,} times, too rarely for a model of its own: "
             note += "it shares this one with all rare categories"
         return i, code, note
@@ -143,7 +159,8 @@ class Learned:
     def _unknown(self, i: int, value: Any) -> DataError:
         labels = self.labels(i)
         near = difflib.get_close_matches(str(value), labels[:SEARCHED], n=1, cutoff=0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else f" It has {', '.join(labels[1:6])}, ..."
+        some = ", ".join(labels[1:6]) + (", ..." if len(labels) > 6 else "")
+        hint = f" Did you mean {near[0]!r}?" if near else f" It has {some}"
         name = self.schema.names[i]
         return DataError(f"field {name!r}: {value!r} was never seen in training.{hint}")
 
@@ -175,7 +192,7 @@ class Learned:
             category=self.labels(i)[code],
             output=self.outputs[models.output],
             count=int(self.counts[row]),
-            share=float(self.explainer.marginals.weight[row]),
+            share=int(self.counts[row]) / max(models.n_rows, 1),
             bias=float(models.bias[row]),
             main=main,
             error=error,
@@ -203,18 +220,25 @@ class Learned:
 
     def _error(self, models: CategoryModels, row: int) -> float | None:
         """The standard error of a main effect that rows of its number would give, were everything
-        else known."""
-        ends = np.cumsum([head.size for head in self._objective.heads])
-        h = int(np.searchsorted(ends, models.output, side="right"))
+        else known; not known where rows have weights, which counts do not."""
+        h = int(np.searchsorted(self._ends, models.output, side="right"))
         head = self._objective.heads[h]
-        first = ends[h] - head.size
-        # The scores of the category's own rows, on average.
-        z = self.explainer.base + self.explainer.worth[row]
-        z = z - self.explainer.middle[models.field_of(row)]
-        told = information(head.loss, z[first : ends[h]], models.output - first, self._noise)
-        if not told or not self.counts[row]:
+        if self._weighted:
             return None
-        return float(1 / np.sqrt(told * self.counts[row]))
+        first, i = self._ends[h] - head.size, models.field_of(row)
+        # The scores of the category's own rows, on average, as they were in training.
+        z = self.explainer.base + self.explainer.worth[row] - self._shift
+        z = z - self.explainer.middle[i]
+        noise = self._noise[h]
+        told = information(head.loss, z[first : self._ends[h]], models.output - first, noise)
+        square = float(self.explainer.marginals.square[row]) * models.n_rows
+        if not told or not square > 0:
+            return None
+        own = slice(row, row + 1)
+        value = 1.0
+        if self.layout.slots[i] > 1:
+            value = float(models.usual_value(own, self.explainer.marginals.weight)[0])
+        return float(value / np.sqrt(told * square))
 
     def compare(
         self, field: str, first: Any, second: Any, *, n: int = 10, output: str | None = None
@@ -260,7 +284,7 @@ class Learned:
         return sorted(found, key=lambda pair: -pair[1])
 
     def _difference(self, row: int, weights: Sequence[np.ndarray], effect: float) -> Difference:
-        j = int(np.searchsorted(self.layout.offsets, row, side="right") - 1)
+        j = self.models().field_of(row)
         first, second = float(weights[0][row]), float(weights[1][row])
         label = self.labels(j)[row - self.layout.own(j).start]
         name = self.schema.names[j]
@@ -278,6 +302,7 @@ class Learned:
                 continue
             distances = models.distances(i)
             typical = float(np.median(distances[often]))
+            often = often[distances[often] > typical]
             for code in often[np.argsort(-distances[often], kind="stable")[:n]]:
                 apart = float(distances[code])
                 about = {"field": name, "category": self.labels(i)[code], "distance": apart}
@@ -304,8 +329,6 @@ def output_names(schema: Schema, objective: Objective) -> list[str]:
 def _entry(words: FieldVocabulary, value: Any) -> tuple[int, int] | None:
     """The code of a value as it stands in the vocabulary or in a table, and how often it was seen;
     None if it never was."""
-    if words.field.is_linear:
-        return (1 if value is None else 0), int(words.counts()[1 if value is None else 0])
     name = pl.col("category")
     found = words.entries.filter(name.is_null() if value is None else name == str(value))
     if len(found):

@@ -221,13 +221,13 @@ def slices(found: Sequence[Mapping[str, Any]], loss: str) -> Chart:
     base = alt.Chart().encode(
         y=_y("label", labelLimit=NARROW),
         tooltip=_tips(field="field:N", category="category:N", rows="count:Q|,",
-                      all_rows="overall:Q|.4f", excess="excess:Q|+.4f", **{loss: "logloss:Q|.4f"}),
+                      all_rows="overall:Q|.4f", excess="excess:Q|+.4f", **{loss: "loss:Q|.4f"}),
     )  # fmt: skip
     x = alt.X("overall:Q", title=loss,
               scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))  # fmt: skip
-    stick = base.mark_rule(strokeWidth=2, color="var(--hair)").encode(x=x, x2="logloss:Q")
+    stick = base.mark_rule(strokeWidth=2, color="var(--hair)").encode(x=x, x2="loss:Q")
     line = alt.Chart().mark_rule(strokeDash=[4, 4]).encode(x="overall:Q")
-    dot = base.mark_circle(size=90, color=UP, opacity=1).encode(x="logloss:Q")
+    dot = base.mark_circle(size=90, color=UP, opacity=1).encode(x="loss:Q")
     words = "The slices of rows where the model is worst, and their loss"
     return _spec(alt.layer(line, stick, dot), rows, words, 22 * len(rows))
 

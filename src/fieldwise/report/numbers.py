@@ -159,7 +159,7 @@ def _judged(
     known = {target.column for target in model.schema.targets} <= set(source.columns)
     t, k = _place(model, o)
     head = model.objective.heads[t]
-    judge, parts, rows, n_rows = Judge(model.layout), [], None, 0
+    judge, chosen, parts, n_rows = Judge(model.layout), _Chosen(), [], 0
     for chunk, (codes, values) in model.coded_chunks(data, **options):
         z = model.scores_by_target(codes, values)
         y = target_values(chunk, model.schema) if known else None
@@ -173,15 +173,15 @@ def _judged(
             wide = wide_values(codes, values, model.schema.valued)
             judge.add(codes, wide, mine, outcome, w, loss)
             parts.append((z, y, w))
-        if rows is None and len(codes):
-            at = _interesting(mine, loss)
-            rows = _rows(model, learned, o, codes[at], None if values is None else values[at])
-            for place, row in zip(at, rows["rows"], strict=True):
-                row["prediction"] = float(mine[place])
-                row["target"] = None if y is None else _outcome(model, t, y[place, t])
+        held = {"codes": codes, "values": values, "p": mine, "w": w}
+        if y is not None and loss is not None:
+            held |= {"y": y[:, t], "loss": loss}
+        chosen.add(held)
         n_rows += len(codes)
     if not n_rows:
-        raise DataError(f"{source.name or 'the table'} has no rows: there is nothing to report on")
+        named = source.name or "the table"
+        raise DataError(f"{named} has no rows; leave it out for a report of the model alone")
+    rows = _rows(model, learned, o, chosen.rows, t)
     out: dict[str, Any] = {"file": Path(source.name).name, "rows": rows}
     if known:
         found = judge.found(model.schema.names, lambda i, code: learned.labels(i)[code])
@@ -194,34 +194,70 @@ def _judged(
     return out
 
 
-def _interesting(p: np.ndarray, loss: np.ndarray | None) -> list[int]:
-    """Rows to show: some from all over, the highest, the lowest, and those that are most wrong."""
-    n = len(p)
-    found = list(np.linspace(0, n - 1, min(TYPICAL, n)).astype(int))
-    ends = [np.argsort(-p, kind="stable"), np.argsort(p, kind="stable")]
-    if loss is not None:
-        ends.append(np.argsort(-loss, kind="stable"))
-    for order in ends:
-        found += order[:EXTREME].tolist()
-    return list(dict.fromkeys(int(k) for k in found))
+class _Chosen:
+    """Rows to show: some from all over the table, the highest, the lowest, and the most wrong."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[str, np.ndarray]] = {}
+
+    def add(self, held: dict[str, np.ndarray]) -> None:
+        n = len(held["p"])
+        counted = held["w"] > 0
+        self._keep("typical", held, np.linspace(0, n - 1, min(TYPICAL, n)).astype(int))
+        orders = {"highest": -held["p"], "lowest": held["p"]}
+        if "loss" in held:
+            orders["wrong"] = -held["loss"]
+        for name, by in orders.items():
+            both = self._keep(name, held, np.argsort(np.where(counted, by, np.inf))[:EXTREME])
+            order = both["loss" if name == "wrong" else "p"]
+            best = np.argsort(order if name == "lowest" else -order, kind="stable")[:EXTREME]
+            self._kept[name] = {key: a[best] for key, a in both.items()}
+
+    def _keep(
+        self, name: str, held: dict[str, np.ndarray], at: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """What is kept under a name, with these rows more."""
+        fresh = {key: a[at] for key, a in held.items()}
+        before = self._kept.get(name)
+        if before is not None:
+            fresh = {key: np.concatenate([before[key], a]) for key, a in fresh.items()}
+        self._kept[name] = fresh
+        return fresh
+
+    @property
+    def rows(self) -> dict[str, np.ndarray]:
+        """All of them, each once."""
+        typical = self._kept["typical"]
+        n = len(typical["p"])
+        some = np.linspace(0, n - 1, min(TYPICAL, n)).astype(int)
+        self._kept["typical"] = {key: a[some] for key, a in typical.items()}
+        every = list(self._kept.values())
+        whole = {key: np.concatenate([part[key] for part in every]) for key in typical}
+        columns = [whole[key].reshape(len(whole["p"]), -1) for key in ("codes", "values", "p")]
+        _, first = np.unique(np.concatenate(columns, axis=1), axis=0, return_index=True)
+        at = np.sort(first)
+        return {key: a[at] for key, a in whole.items()}
 
 
 def _rows(
-    model: FieldwiseModel, learned: Learned, o: int, codes: np.ndarray, values: np.ndarray | None
+    model: FieldwiseModel, learned: Learned, o: int, held: dict[str, np.ndarray], t: int
 ) -> dict[str, Any]:
     """Rows as a page shows them: what they hold, as text, and what every field adds."""
-    found = learned.rows(codes, values)
+    codes = held["codes"]
+    found = learned.rows(codes, held["values"])
     single = model.layout.n_outputs == 1
     effects = found.shapley if single else found.shapley[:, o]
     base = float(found.base if single else found.base[o])
     texts = [_texts(model, learned, i, codes, found.values) for i in range(model.layout.n_fields)]
     rows = [
         {
-            "values": list(held),
-            "score": base + float(effect.sum()),
-            "effects": effect.tolist(),
+            "values": list(text),
+            "score": base + float(effects[n].sum()),
+            "effects": effects[n].tolist(),
+            "prediction": float(held["p"][n]),
+            "target": _outcome(model, t, held["y"][n]) if "y" in held else None,
         }
-        for held, effect in zip(zip(*texts, strict=True), effects, strict=True)
+        for n, text in enumerate(zip(*texts, strict=True))
     ]
     return {"base": base, "names": list(model.schema.names), "rows": rows}
 

@@ -247,7 +247,7 @@ def quality_panel(numbers: Mapping[str, Any]) -> str:
         out.append(block("Calibration", said, beside(chart("calibration", words), table)))
     if numbers["slices"]:
         rows = [
-            (s["field"], s["category"], shown(s["count"]), shown(s["logloss"]),
+            (s["field"], s["category"], shown(s["count"]), shown(s["loss"]),
              shown(s["excess"], sign=True))
             for s in numbers["slices"]
         ]  # fmt: skip

@@ -98,7 +98,7 @@ def markdown(numbers: Mapping[str, Any], *, most: int = 20) -> str:
         head = ["field", "category", "rows", loss, "all rows", "excess"]
         lines += ["## Where the model is worst", ""]
         lines += table(head, [
-            (s["field"], s["category"], shown(s["count"]), shown(s["logloss"]),
+            (s["field"], s["category"], shown(s["count"]), shown(s["loss"]),
              shown(s["overall"]), shown(s["excess"], sign=True))
             for s in numbers["slices"][:most]
         ], text=2)  # fmt: skip
