@@ -14,7 +14,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 
 def test_the_readmes_python_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    names = ("training", "tasks", "comparing")
+    names = ("training", "tasks", "comparing", "explaining")
     pages = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in names)]
     for page in pages:
         blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
@@ -102,6 +102,28 @@ def test_the_comparisons_figures_are_the_results():
     speed = results("baselines")["epochs"]
     assert f"takes {speed['FM']['times_as_fast']:.1f} times less" in words
     assert f"FFM {speed['FFM']['times_as_fast']:.1f} times less" in words
+    time = results("compare_time")
+    assert f"{sum(time['rows'].values()):,} rows" in words
+    assert f"take {time['compare_flights_seconds'] / 60:.0f} minutes" in words
+    ours = next(row for row in found["frappe"]["methods"] if row["name"] == "fieldwise")
+    default = results("accuracy")["tables"]["frappe"]["models"]["fieldwise"]
+    assert f"{default['logloss']:.4f} instead of {ours['logloss']:.4f}" in words
+
+
+def test_the_explanations_figures_are_the_results():
+    text = " ".join((ROOT / "docs" / "explaining.md").read_text().split())
+    found = results("explain")
+    criteo, rows, page = found["criteo"], found["rows"], found["page"]
+    cards = [criteo[f"card_of_a_{kind}_field_seconds"] * 1000 for kind in ("large", "small")]
+    figures = [
+        f"{criteo['fields_and_bound_seconds']:.1f} s",
+        " / ".join(f"{card:.0f}" for card in cards) + " ms",
+        f"{rows['rows_per_second']:,.0f} (",
+        f"a hundred trees: {rows['lightgbm_rows_per_second']:,.0f})",
+        f"report of {page['categories']:,} categories",
+        f"{page['numbers_seconds'] + page['page_seconds']:.0f} s, {page['megabytes']:.1f} MB",
+    ]
+    assert [f for f in figures if f not in text] == []
 
 
 def test_the_tasks_figures_are_the_results():

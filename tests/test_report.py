@@ -247,3 +247,14 @@ def test_rows_taken_together_are_rows_all_the_same():
     )
     assert merged.model_.settings["rows"] == plain.model_.settings["rows"]
     assert merged.model_.bound().n_rows == plain.model_.bound().n_rows > 2000
+
+
+def test_names_do_not_steer_the_terminal(tmp_path):
+    frame = table(400).with_columns(a=pl.col("a").str.replace("a0", "\x1b[31mred"))
+    reading = {"target": "label", "drop": ["tags"]}
+    settings = TrainSettings(epochs=1)
+    train_table(frame, tmp_path / "m", reading=reading, settings=settings, rank=1)
+    found = run("category", tmp_path / "m", "a", "\x1b[31mred")
+    assert "red" in found.output
+    assert "\x1b" not in found.output
+    assert "\x1b" not in run("category", tmp_path / "m", "b", "b0", "--partners", 9).output

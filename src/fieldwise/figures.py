@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .files import write_atomically
+from .report.text import words
 
 __all__ = ["HEADINGS", "cells", "draw_importance", "draw_trend", "trend_markdown", "write_trend"]
 
@@ -105,7 +106,7 @@ def _gap_lines(row: Mapping[str, Any]) -> list[str]:
 
 
 def _escaped(found: Sequence[str]) -> list[str]:
-    return [cell.replace("|", "\\|") for cell in found]
+    return list(map(words, found))
 
 
 def _axes(size: tuple[float, float]) -> Any:

@@ -34,6 +34,7 @@ __all__ = [
     "pair_effects",
     "penalty",
     "penalty_gradient",
+    "pieces",
     "reach",
     "scores",
     "shapley",
@@ -151,7 +152,7 @@ def _grams(table: np.ndarray, layout: Layout) -> list[np.ndarray]:
     blocks = [layout.block(o, i) for o in range(layout.n_outputs) for i in range(m)]
     out = [np.zeros((t.stop - t.start, t.stop - t.start)) for t in blocks]
     for j in range(m):
-        for part in _pieces(layout.own(j)):
+        for part in pieces(layout.own(j)):
             T = table[part, : layout.n_columns].astype(np.float64)
             for k, t in enumerate(blocks):
                 if k % m != j:  # its own rows are V
@@ -342,7 +343,7 @@ def field_means(table: np.ndarray, layout: Layout, weight: np.ndarray) -> np.nda
     where values are 1"""
     out = np.zeros((layout.n_fields, layout.width))
     for i in range(layout.n_fields):
-        for part in _pieces(layout.own(i)):
+        for part in pieces(layout.own(i)):
             out[i] += weight[part] @ table[part, : layout.width].astype(np.float64)
     return out
 
@@ -455,7 +456,7 @@ def _spread(
                 within[o][j] += scaled[:, block].T @ T[:, block]
                 across[o][j] += wide[:, block.start - whole.start : block.stop - whole.start]
 
-    for part in _pieces(layout.own(i)):
+    for part in pieces(layout.own(i)):
         w, s = weight[part], square[part]
         add(table[part, : layout.width].astype(np.float64), s if exclusive else s - w**2)
     if exclusive:
@@ -463,7 +464,7 @@ def _spread(
     return main, within, across
 
 
-def _pieces(rows: slice) -> Iterator[slice]:
+def pieces(rows: slice) -> Iterator[slice]:
     """Rows of a table, so many at a time that a copy in float64 is no burden."""
     for low in range(rows.start, rows.stop, PIECE):
         yield slice(low, min(low + PIECE, rows.stop))

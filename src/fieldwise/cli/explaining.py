@@ -134,31 +134,40 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], word
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=Text(_plain(title)), title_justify="left", box=box.SIMPLE_HEAD)
     for k, name in enumerate(heads):
         table.add_column(name, justify="left" if k < words else "right", overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(_plain(cell)) for cell in row))
     return table
+
+
+def _say(text: str) -> None:
+    _console().print(_plain(text))
+
+
+def _plain(text: str) -> str:
+    """Names without what would steer a terminal."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _show_card(card: Any) -> None:
     console = _console()
-    console.print(f"{card.field} = {card.category}, of {card.output}")
+    _say(f"{card.field} = {card.category}, of {card.output}")
     if card.note:
-        console.print(card.note)
+        _say(card.note)
     sure = ""
     if card.error is not None:
         sure = f" (± {card.error:.3f}; the direction is {card.confidence:.1%} sure)"
-    console.print(f"seen {card.count:,} times, {card.share:.2%} of rows")
-    console.print(f"adds {card.main:+.3f} to the score on average{sure}; bias {card.bias:+.3f}")
-    console.print(
+    _say(f"seen {card.count:,} times, {card.share:.2%} of rows")
+    _say(f"adds {card.main:+.3f} to the score on average{sure}; bias {card.bias:+.3f}")
+    _say(
         f"distance from the field's mean model {card.distance:.3f}, typically {card.typical:.3f}: "
         f"{card.oddity} of {card.size} by distance"
     )
     if card.nearest:
         near = ", ".join(f"{name} ({d:.2f})" for name, d in card.nearest)
-        console.print(f"nearest: {near}")
+        _say(f"nearest: {near}")
     rows = []
     for name, ends in card.partners.items():
         for sign, partners in zip(("for", "against"), ends, strict=True):
@@ -173,18 +182,18 @@ def _show_card(card: Any) -> None:
 
 def _show_comparison(found: Any) -> None:
     console = _console()
-    console.print(f"{found.field}: {found.first} and {found.second}, of {found.output}")
+    _say(f"{found.field}: {found.first} and {found.second}, of {found.output}")
     for k, name in enumerate((found.first, found.second)):
-        console.print(
+        _say(
             f"{name}: seen {found.counts[k]:,} times, adds {found.main[k]:+.3f} on average, "
             f"bias {found.bias[k]:+.3f}"
         )
-    console.print(
+    _say(
         f"distance of the two models {found.distance:.3f}; of the field's from their mean "
         f"typically {found.typical:.3f}"
     )
     by_field = ", ".join(f"{name} {apart:.3f}" for name, apart in found.fields[:6])
-    console.print(f"partners' weights differ by, on average of each field: {by_field}")
+    _say(f"partners' weights differ by, on average of each field: {by_field}")
     rows = [
         (d.field, d.category, f"{d.first:+.3f}", f"{d.second:+.3f}", f"{d.difference:+.3f}",
          f"{d.effect:+.3f}", f"{d.count:,}")
@@ -199,7 +208,7 @@ def _show(numbers: dict[str, Any]) -> None:
     from ..report.text import headline
 
     console = _console()
-    console.print(headline(numbers))
+    _say(headline(numbers))
     fields = [numbers["fields"][i] for i in by_share(numbers["fields"])]
     rows = [
         (f["name"], f["kind"], f"{f['categories']:,}", f"{f['importance']:.4f}",
@@ -227,7 +236,7 @@ def _show(numbers: dict[str, Any]) -> None:
                         numbers["data_metrics"])):  # fmt: skip
         if body:
             words = ", ".join(f"{k.replace('_', ' ')} {v:.4f}" for k, v in body.items())
-            console.print(f"{title}: {words}")
+            _say(f"{title}: {words}")
     if numbers["slices"]:
         worst = [
             (s["field"], s["category"], f"{s['count']:,}", f"{s['loss']:.4f}",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Learned", "output_names"]
 
 RARE, MISSING = "(rare)", "(missing)"
+LONG = 300  # letters of a category that are shown
 SEARCHED = 20_000  # categories that a misspelt one is compared with
 
 
@@ -130,7 +131,8 @@ class Learned:
     def labels(self, i: int) -> list[str]:
         """What a person reads for each code of a field."""
         if i not in self._labels:
-            self._labels[i] = [MISSING if x is None else x for x in self.words.fields[i].labels()]
+            every = self.words.fields[i].labels()
+            self._labels[i] = [MISSING if x is None else x[:LONG] for x in every]
         return self._labels[i]
 
     def find(self, field: str, value: Any) -> tuple[int, int, str]:

@@ -65,7 +65,7 @@ class RowExplainer:
         for i in range(m):
             slopes = maths.main_slopes(layout, self.mean, i)  # (R + K, K)
             own = layout.own(i)
-            for part in _pieces(own.start, own.stop):
+            for part in maths.pieces(own):
                 self.worth[part] = rows[part] @ slopes
             self.worth[layout.n_rows + i] = rows[layout.n_rows + i] @ slopes
             self.middle[i] = marginals.weight[own] @ self.worth[own]
@@ -92,10 +92,6 @@ class RowExplainer:
             *(main, halves, found, pairs),
         )
         return main, main + halves, found
-
-
-def _pieces(start: int, stop: int, size: int = 1 << 14) -> list[slice]:
-    return [slice(low, min(low + size, stop)) for low in range(start, stop, size)]
 
 
 @dataclass
