@@ -252,14 +252,16 @@ class FieldwiseModel:
 
         check_bounded(self.layout, self.objective)
         judged = [record for record in self.history if "loss" in record]
-        kept = min(judged, key=lambda record: record["loss"]) if judged else self.history[-1]
+        kept = (
+            min(judged, key=lambda record: record["loss"]) if judged else (self.history or [{}])[-1]
+        )
         n_rows = self.settings.get("rows") or int(self.vocabulary.fields[0].counts().sum())
         return bound_of(
             self.table,
             self.layout,
             self.schema.names,
             n_rows,
-            train_loss=kept["train_loss"],
+            train_loss=kept.get("train_loss", float("nan")),
             marginals=self.learned.explainer.marginals,
             **settings,
         )
