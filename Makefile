@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-compare clean
+.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-bound bench-compare clean
 
 setup: $(READY)
 
@@ -35,7 +35,7 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-bench: bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain
+bench: bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-bound
 
 bench-data: $(READY)
 	$(BIN)/python -m benchmarks.data
@@ -57,6 +57,9 @@ bench-baselines: $(READY)
 
 bench-explain: $(READY)
 	$(BIN)/python -m benchmarks.explain
+
+bench-bound: $(READY)
+	$(BIN)/python -m benchmarks.bound
 
 # Hours on two cores; may be stopped and goes on.
 bench-compare: $(READY)

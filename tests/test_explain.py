@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -15,6 +16,7 @@ from fieldwise import (
     MissingExtra,
     ModelError,
 )
+from fieldwise.data.vocabulary import Vocabulary
 
 
 def table(n=1500, seed=0):
@@ -166,3 +168,15 @@ def test_pictures_are_drawn(fitted):
     assert names == [row["name"] for row in fields.to_dict()["fields"]]
     widths = {p.get_width() for p in drawn[1].patches}
     assert any(w == pytest.approx(float(fields.share.max())) for w in widths)
+
+
+def test_a_model_without_counts_is_not_explained(fitted):
+    model = fitted.model_
+    fields = [
+        replace(f, entries=f.entries.with_columns(count=pl.lit(0))) for f in model.vocabulary.fields
+    ]
+    empty = replace(model, vocabulary=Vocabulary(model.schema, fields))
+    for ask in (lambda: empty.explain(table(3)[0]), lambda: empty.explain_category("a", "a1")):
+        with pytest.raises(ModelError, match="does not know how often .* train it again"):
+            ask()
+    assert len(empty.predict_proba(table(3)[0])) == 3

@@ -69,7 +69,10 @@ class Learned:
             )
         self.counts = words.counts()
         if not self.counts.any():
-            raise ModelError("the model does not know how often its categories were seen")
+            raise ModelError(
+                "the model does not know how often its categories were seen, which explanations "
+                "rest on; train it again from its table"
+            )
         self.words, self.layout, self.schema = words, layout, words.schema
         self._objective, self._shift, self._weighted = objective, shift, weighted
         self._noise = list(noise) or [None] * len(objective.heads)
