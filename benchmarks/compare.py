@@ -3,6 +3,7 @@
     python -m benchmarks.compare prepare              encode the tables into build/compare
     python -m benchmarks.compare run METHODS DEVICE   tune and fit, with five seeds; may be stopped
     python -m benchmarks.compare results              write docs/results.md and its JSON
+    python -m benchmarks.compare time                 `fieldwise compare` on the flights, timed
 
 Real tables lie in shared/data beside the project; none but the flights may be distributed. Each is
 cut once, 80/10/10 by a fixed permutation, or comes with its own parts. `run` needs the encoded
@@ -14,9 +15,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter as clock
 from typing import Any
 
 import numpy as np
@@ -66,6 +70,13 @@ NOTES = {
 }
 
 
+def frame_of(name: str) -> Any:
+    import polars as pl
+
+    file = "flights" if name == "flights" else "data"
+    return pl.read_parquet(DATA / name / f"{file}.parquet").drop(DROPPED[name])
+
+
 def parts_of(name: str) -> list[Any]:
     """Training, validation and test rows."""
     import polars as pl
@@ -73,8 +84,7 @@ def parts_of(name: str) -> list[Any]:
     if name == "frappe":
         frames = [pl.read_parquet(DATA / name / f"{k}.parquet") for k in ("train", "valid", "test")]
         return [frame.drop(DROPPED[name], strict=False) for frame in frames]
-    file = "flights" if name == "flights" else "data"
-    frame = pl.read_parquet(DATA / name / f"{file}.parquet").drop(DROPPED[name])
+    frame = frame_of(name)
     n = frame.height
     order = np.random.default_rng(0).permutation(n)
     return [frame[part] for part in np.split(order, [int(0.8 * n), int(0.9 * n)])]
@@ -153,6 +163,27 @@ def results() -> None:
     (ROOT / "docs" / "results.md").write_text(page(tables))
 
 
+def timed() -> None:
+    """The command as a person types it: the ten methods of the paper, one seed each."""
+    with TemporaryDirectory() as folder:
+        table, out = Path(folder) / "flights.parquet", Path(folder) / "compared"
+        frame_of("flights").write_parquet(table)
+        given = ["--target", "label", "--trials", str(TRIALS), "--repeats", "1"]
+        begun = clock()
+        command = [sys.executable, "-m", "fieldwise", "compare", str(table), *given]
+        subprocess.run([*command, "--out", str(out)], check=True)
+        seconds = clock() - begun
+        body = json.loads((out / "results.json").read_text())
+    figures = {
+        "compare_flights_seconds": round(seconds, 1),
+        "trials": TRIALS,
+        "seeds": 1,
+        "rows": body["table"]["rows"],
+        "methods": {row["name"]: row["status"] for row in body["methods"]},
+    }
+    print(f"written: {save('compare_time', 'python -m benchmarks.compare time', figures)}")
+
+
 def page(tables: dict[str, Any]) -> str:
     """docs/results.md"""
     opening = (Path(__file__).parent / "compare.md").read_text()
@@ -183,7 +214,7 @@ def page(tables: dict[str, Any]) -> str:
 
 def main() -> None:
     command, *given = sys.argv[1:] or ["results"]
-    {"prepare": prepare, "run": run, "results": results}[command](*given)
+    {"prepare": prepare, "run": run, "results": results, "time": timed}[command](*given)
 
 
 if __name__ == "__main__":
