@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-bound bench-compare clean
+.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-bound bench-compare bench-presets clean
 
 setup: $(READY)
 
@@ -66,6 +66,11 @@ bench-compare: $(READY)
 	$(BIN)/python -m benchmarks.compare prepare
 	$(BIN)/python -m benchmarks.compare run paper,hist cpu
 	$(BIN)/python -m benchmarks.compare results
+
+# As long, and needs an idle machine: times are compared.
+bench-presets: $(READY)
+	$(BIN)/python -m benchmarks.presets run
+	$(BIN)/python -m benchmarks.presets results
 
 clean:
 	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .coverage

@@ -45,6 +45,7 @@ DROPPED = {
     "unvotes": ["vote", "short", "unres", "country_code"],
     "access": [],
     "incidents": ["number", "opened_at"],
+    "criteo": [],
 }
 TITLES = {
     "access": "Access: a request that was granted",
@@ -73,12 +74,17 @@ NOTES = {
 def frame_of(name: str) -> Any:
     import polars as pl
 
+    if name == "criteo":  # raw: no header, tabs, empty where missing
+        kinds = {"label": pl.Int8, **{f"I{k}": pl.Int64 for k in range(1, 14)}}
+        kinds |= {f"C{k}": pl.String for k in range(1, 27)}
+        file = DATA / name / "train.txt"
+        return pl.read_csv(file, separator="\t", has_header=False, schema=kinds)
     file = "flights" if name == "flights" else "data"
     return pl.read_parquet(DATA / name / f"{file}.parquet").drop(DROPPED[name])
 
 
-def parts_of(name: str) -> list[Any]:
-    """Training, validation and test rows."""
+def parts_of(name: str, seed: int = 0) -> list[Any]:
+    """Training, validation and test rows; `seed` cuts tables without parts of their own."""
     import polars as pl
 
     if name == "frappe":
@@ -86,7 +92,7 @@ def parts_of(name: str) -> list[Any]:
         return [frame.drop(DROPPED[name], strict=False) for frame in frames]
     frame = frame_of(name)
     n = frame.height
-    order = np.random.default_rng(0).permutation(n)
+    order = np.random.default_rng(seed).permutation(n)
     return [frame[part] for part in np.split(order, [int(0.8 * n), int(0.9 * n)])]
 
 
