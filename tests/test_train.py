@@ -70,7 +70,7 @@ def test_the_engines_train_alike():
 
 def test_rates_are_tried_upwards_while_they_help(tmp_path):
     seen = {}
-    settings = TrainSettings(epochs=3, batch_size=256)
+    settings = TrainSettings(epochs=3, batch_size=256, weight_decay=1e-5)
     fit = run(
         settings,
         callbacks=[lambda r: seen.setdefault(r["learning_rate"], []).append(r["logloss"]) and None],
@@ -84,6 +84,21 @@ def test_rates_are_tried_upwards_while_they_help(tmp_path):
     # All runs are there to be taken up again, and end at once.
     again = run(settings, checkpoint=tmp_path / "c", resume=True)
     assert again.table.tobytes() == fit.table.tobytes()
+
+
+def test_of_few_rows_a_stronger_decay_is_kept_where_it_is_better():
+    sizes, random = (30, 200, 8), np.random.default_rng(0)
+    codes = np.stack([random.integers(0, d, 6_000) for d in sizes], axis=1)
+    sharp = ((codes[:, 0] + codes[:, 2]) % 2).astype(float)
+    noise = random.integers(0, 2, 6_000).astype(float)
+    counts = np.concatenate([np.bincount(codes[:, j], minlength=d) for j, d in enumerate(sizes)])
+    settings = TrainSettings(epochs=4, batch_size=256)
+    for y, kept in ((sharp, 1e-5), (noise, 10 / 5_000)):
+        rows = [Rows(codes=codes[p], target=y[p]) for p in (slice(0, 5_000), slice(5_000, None))]
+        layout = Layout.of(sizes, rank=3)
+        problem = Problem(layout=layout, rows=rows[0], counts=counts, validation=rows[1])
+        fit = train(problem, settings, Running(device="cpu"))
+        assert fit.settings.weight_decay == pytest.approx(kept)
 
 
 def test_a_rate_that_is_behind_is_given_up():

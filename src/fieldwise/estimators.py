@@ -12,6 +12,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from ._estimator import ClassEstimator, TableEstimator
+from .crossing import Crosses, Crossing, Parts, decide, fit_crossed, layout_for
 from .data.encoder import FieldEncoder
 from .data.schema import Target
 from .data.shuffle import Rows
@@ -42,12 +43,17 @@ EPOCHS_UNJUDGED = 10  # without validation rows
 PARAMETERS = """
 Parameters
 ----------
+preset : "fast", the field-wise model alone; "glass", with the evidence of crosses, every prediction
+    still a sum that explanations take apart; or "best", with boosted trees on top (needs LightGBM).
+    It decides `crosses`, `combine`, `rank` and `learning_rate` where they are not given.
+crosses : "auto" finds combinations of fields worth knowing, "none" has none, or a list such as
+    [("user", "item")]; see docs/accuracy.md.
 rank : rank of every field's models (at most its number of categories); None is 32, and 16 or 8
     where the table would be large.
 rank_base : ranks grow as the logarithm of a field's size to this base instead.
 learning_rate : Adagrad's step; None tries some and keeps the one that is best on held-out rows.
-weight_decay, penalty : the decay of rows present in a batch, and the weight of the variance and
-    mean-norm constraints.
+weight_decay, penalty : the decay of rows present in a batch (None: 1e-5, and of few rows a stronger
+    one is tried), and the weight of the variance and mean-norm constraints.
 max_variance, max_mean : hard bounds of the same two, a field each.
 batch_size, reg_every : rows a step and steps between penalties; None adapts them to the table.
 averages : tables of an epoch's second half whose mean is kept; 1 is its last, as in the paper.
@@ -56,8 +62,9 @@ validation_fraction : share of the rows held out for that where `eval_set` is no
 loss : of a regressor "squared", "absolute", "huber" (straight beyond `delta`) or "poisson"; a
     classifier knows its own.
 combine : how the fields' scores become a prediction: "sum", "weighted" (by learned weights, none
-    below 0), "vote" (every field is trained by itself; see `predict`) or "weighted_vote" (of
-    classes; the votes count by weights, found on held-out rows where there are any).
+    below 0), "vote" (every field is trained by itself; see `predict`), "weighted_vote" (of
+    classes; the votes count by weights, found on held-out rows where there are any) or "boosted"
+    (by trees, which read evidence and numbers too). None is "sum", or what the preset says.
 component : what a category's model is: "linear" over the other fields, or "fm", a small
     factorisation machine, which sees pairs of them too; slow, see docs/tasks.md.
 n_members, bagging : so many models with other starting values are trained at once and averaged,
@@ -86,10 +93,12 @@ class _FieldwiseEstimator(TableEstimator):
     def __init__(
         self,
         *,
+        preset: str = "fast",
+        crosses: Crosses | None = None,
         rank: int | None = None,
         rank_base: float | None = None,
         learning_rate: float | None = None,
-        weight_decay: float = 1e-5,
+        weight_decay: float | None = None,
         penalty: float = 1e-5,
         max_variance: float | None = None,
         max_mean: float | None = None,
@@ -101,7 +110,7 @@ class _FieldwiseEstimator(TableEstimator):
         validation_fraction: float = 0.1,
         loss: str | None = None,
         delta: float = 1.0,
-        combine: str = "sum",
+        combine: str | None = None,
         component: str = "linear",
         n_members: int = 1,
         bagging: bool = False,
@@ -120,6 +129,8 @@ class _FieldwiseEstimator(TableEstimator):
         n_jobs: int | None = None,
         verbose: int = 0,
     ) -> None:
+        self.preset = preset
+        self.crosses = crosses
         self.rank = rank
         self.rank_base = rank_base
         self.learning_rate = learning_rate
@@ -168,23 +179,31 @@ class _FieldwiseEstimator(TableEstimator):
         eval_set: tuple[Any, Any] | None,
         n_trials: Any = None,
     ) -> None:
-        settings = self._settings()
+        settings, crossing = self._settings(), self._crossing()
         going_on = self.warm_start and hasattr(self, "model_")
         target, weight = self._checked(X, y, sample_weight, n_trials, reset=not going_on)
         if going_on:
             self._encoder.partial_fit(X)
             codes, values = self._encoder.codes(X)
         else:
-            self._encoder = FieldEncoder(**self._encoder_settings())
+            given = self._encoder_settings()
+            if crossing is not None:  # which are made of all there is; rare rows come later
+                given |= {"min_count": 1, "resolutions": True}
+            self._encoder = FieldEncoder(**given)
             codes, values = self._encoder.fit_codes(X)
         self._take_names()
         rows = Rows(codes=codes, values=values, target=target, weight=weight)
         parts = self._parts(target, weight, eval_set)
         if not parts:
             settings = replace(settings, epochs=min(settings.epochs, EPOCHS_UNJUDGED))
-        self._train(rows, settings, going_on=going_on, **parts)
+        if crossing is None:
+            self._train(rows, settings, going_on=going_on, **parts)
+        else:
+            self._train_crossed(rows, settings, crossing, parts)
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> None:
+        if self._crossing() is not None:
+            raise SettingError("crosses are learned from all rows at once; fit with crosses='none'")
         settings = replace(self._settings(), epochs=1, averages=1)
         going_on = hasattr(self, "model_")
         if not going_on:
@@ -196,6 +215,18 @@ class _FieldwiseEstimator(TableEstimator):
         rows = Rows(codes=codes, values=values, target=target, weight=weight)
         self._train(rows, settings, going_on=going_on)
 
+    def _crossing(self) -> Crossing | None:
+        """What the preset, `crosses` and `combine` ask for together; None: no crosses."""
+        return self._decided()[0]
+
+    def _objective(self) -> Objective:
+        return Objective(self._heads(), self.n_members, self._decided()[1])
+
+    def _decided(self) -> tuple[Crossing | None, str]:
+        apart = {"warm_start": self.warm_start, "aggregate": self.aggregate}
+        asked = (self.preset, self.crosses, self.combine)
+        return decide(*asked, floor=self.min_count, **apart)
+
     def _settings(self) -> TrainSettings:
         names = {f.name for f in dataclass_fields(TrainSettings)}
         shared = {k: v for k, v in self.get_params(deep=False).items() if k in names}
@@ -203,7 +234,7 @@ class _FieldwiseEstimator(TableEstimator):
 
     def _train(self, rows: Rows, settings: TrainSettings, *, going_on: bool, **parts: Any) -> None:
         words = self._encoder.vocabulary_
-        objective = Objective(self._heads(), self.n_members, self.combine)
+        objective = self._objective()
         start = None
         if going_on:
             layout = replace(self._layout, sizes=tuple(words.sizes))
@@ -213,15 +244,7 @@ class _FieldwiseEstimator(TableEstimator):
             state[state == 0] = settings.initial_state
             start = replace(last, table=table, state=state)
         else:
-            layout = Layout.of(
-                words.sizes,
-                rank=self.rank,
-                rank_base=self.rank_base,
-                overrides=dict.fromkeys(words.schema.linear, 0),
-                n_outputs=objective.n_outputs,
-                slots=words.schema.slots,
-                component=self.component,
-            )
+            layout = self._layout_of(words, objective)
         problem = Problem(
             layout=layout,
             rows=rows,
@@ -234,18 +257,42 @@ class _FieldwiseEstimator(TableEstimator):
         trained = problem
         if self.aggregate:
             trained, settings = on_distinct_rows(problem, settings)
-        running = Running(
-            device=self.device,
-            n_jobs=self.n_jobs,
-            show=None if self.verbose else False,
-            callbacks=[_print_epoch] if self.verbose else [],
-        )
-        fit = train(trained, settings, running, start)
+        fit = train(trained, settings, self._running(), start)
         words = Vocabulary(replace(words.schema, targets=self._named_targets()), words.fields)
         self.model_ = FieldwiseModel.of(words, problem, fit, asdict(fit.settings))
         self._fit_kept = replace(fit, state=np.asarray(fit.state))
         self._layout = layout
         self.history_ = fit.history
+
+    def _train_crossed(
+        self, rows: Rows, settings: TrainSettings, crossing: Crossing, parts: dict[str, Any]
+    ) -> None:
+        words = self._encoder.vocabulary_
+        words = Vocabulary(replace(words.schema, targets=self._named_targets()), words.fields)
+        self.model_, fit = fit_crossed(
+            words,
+            Parts.of(rows, parts),
+            crossing,
+            layout_of=self._layout_of,
+            objective=self._objective(),
+            settings=settings,
+            running=self._running(),
+            sampling_rate=self.sampling_rate,
+        )
+        self._encoder.vocabulary_ = self.model_.vocabulary  # type: ignore[assignment]
+        self.history_ = fit.history
+
+    def _layout_of(self, words: Vocabulary, objective: Objective) -> Layout:
+        ranks = {"rank": self.rank, "rank_base": self.rank_base}
+        return layout_for(words, objective, **ranks, component=self.component)
+
+    def _running(self) -> Running:
+        return Running(
+            device=self.device,
+            n_jobs=self.n_jobs,
+            show=None if self.verbose else False,
+            callbacks=[_print_epoch] if self.verbose else [],
+        )
 
     def _target_names(self, n: int) -> list[str]:
         """Names for columns of y that are no columns of X."""

@@ -10,6 +10,7 @@ values (n, S), which is 1 for a category (None: all are) and 0 for a slot that i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -468,3 +469,40 @@ def pieces(rows: slice) -> Iterator[slice]:
     """Rows of a table, so many at a time that a copy in float64 is no burden."""
     for low in range(rows.start, rows.stop, PIECE):
         yield slice(low, min(low + PIECE, rows.stop))
+
+
+def shrinkage(y: np.ndarray, w: np.ndarray, category: np.ndarray) -> float:
+    """a = within / between, the variance of y inside a category over that of categories' means.
+
+    Analysis of variance, with n_k = sum of w over category k, G categories and the residuals e of y
+    from its mean:
+
+        within = (sum w e^2 - sum_k n_k e_k^2) / (n - G)           e_k the mean of e in k
+        between = (sum_k n_k e_k^2 - (G - 1) within) / (n - sum_k n_k^2 / n)
+
+    y, w and category (n,). With prior variance `between` the posterior mean of e_k is
+    n_k e_k / (n_k + a), which is what evidence is. Between 0.5 and 10^6.
+    """
+    n, e = w.sum(), y - (w @ y) / w.sum()
+    groups = [category == k for k in np.unique(category)]
+    sizes = np.array([w[own].sum() for own in groups])
+    means = np.array([w[own] @ e[own] / w[own].sum() for own in groups])
+    told = sizes @ means**2
+    within = (w @ e**2 - told) / max(n - len(groups), 1.0)
+    between = told - (len(groups) - 1) * within
+    room = n - sizes @ sizes / n
+    if within <= 0:
+        return 0.5
+    if between <= 0 or room <= 0 or n <= len(groups):
+        return 1e6
+    return float(np.clip(within * room / between, 0.5, 1e6))
+
+
+def evidence(y: np.ndarray, w: np.ndarray, category: np.ndarray, asked: Any) -> float:
+    """sum of w (y - mean) over the rows of the category asked for / (sum of w over them + a)
+
+    y, w and category (n,) are the rows that are known: for a row of a training table those of the
+    other folds.
+    """
+    own, mean = category == asked, (w @ y) / w.sum()
+    return float(w[own] @ (y[own] - mean) / (w[own].sum() + shrinkage(y, w, category)))

@@ -5,6 +5,8 @@
                            checksums
       table.safetensors    table (d + m, R + K) float32; the last m rows are the means of fields
       vocabulary.parquet   field, category, code, count
+      crosses.parquet      where there are crosses: cross, codes, count, total
+      boosted.json         where trees combine the scores: LightGBM's text of them
       moments.safetensors  where fields carry values: moments (d, 2) float64, the mean of every
                            category's value and of its square
 
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import __version__, maths
+from .boosted import Boosted
 from .data.schema import Schema, check_names
 from .data.shuffle import wide_values
 from .errors import ModelError, SchemaError, SettingError
@@ -51,7 +54,7 @@ __all__ = ["FieldwiseModel"]
 
 FORMAT = 1
 HEADER, TABLE, WORDS = "model.json", "table.safetensors", "vocabulary.parquet"
-MOMENTS = "moments.safetensors"
+MOMENTS, CROSSES, BOOSTED = "moments.safetensors", "crosses.parquet", "boosted.json"
 
 
 @dataclass
@@ -67,6 +70,7 @@ class FieldwiseModel:
     metrics: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     moments: np.ndarray | None = None  # (d, 2), where fields carry values
+    boosted: Boosted | None = None  # what makes the prediction of the scores, where it is no sum
     _told: set[str] = field(default_factory=set, repr=False)  # fields whose unseen values were
 
     @classmethod
@@ -126,10 +130,18 @@ class FieldwiseModel:
         """
         by_field = self.objective.is_vote
         found = self._score(codes, values, n_jobs, by_field=by_field)
+        if self.boosted is not None:
+            found = self.boosted.scores(self._features(found, values), n_jobs)
         if by_field:
             merged = self.objective.merged(found + self.offsets[:, None])
             found = np.concatenate([z.reshape(len(codes), -1) for z in merged], axis=1)
         return found[:, 0] if found.shape[1] == 1 else found
+
+    def _features(self, scores: np.ndarray, values: np.ndarray | None) -> np.ndarray:
+        """What boosted trees read, (n, F): the field-wise scores and what follows the values."""
+        assert values is not None
+        extras = values[:, len(self.schema.valued) :]
+        return np.concatenate([scores.astype(np.float32), extras], axis=1)
 
     def choices(
         self, codes: np.ndarray, values: np.ndarray | None, n_jobs: int | None = None
@@ -183,12 +195,16 @@ class FieldwiseModel:
         *,
         by_field: bool,
     ) -> np.ndarray:
-        wide = wide_values(codes, values, self.schema.valued)
+        wide = self._wide(codes, values)
         if self.layout.component != "linear":
             return self._score_slowly(codes, wide, by_field=by_field)
         from .engines.cpu import score
 
         return score(self.rows, self.layout, codes, wide, self.offsets, n_jobs, by_field)
+
+    def _wide(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray | None:
+        valued = self.schema.valued
+        return wide_values(codes, None if values is None else values[:, : len(valued)], valued)
 
     def _score_slowly(
         self, codes: np.ndarray, wide: np.ndarray | None, *, by_field: bool
@@ -370,7 +386,16 @@ class FieldwiseModel:
     def _row_coder(self) -> Any:
         from .data.single import RowCoder
 
-        return RowCoder(self.vocabulary)
+        if self.vocabulary.evidence is None:
+            return RowCoder(self.vocabulary)
+        words: Any = self.vocabulary
+        coder = RowCoder(words.base)
+
+        def crossed(row: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+            codes, values = coder(row)
+            return words.extended(codes, values, words.evidence.of(codes))
+
+        return crossed
 
     def _repr_html_(self) -> str:
         from .explain.html import model_html
@@ -429,6 +454,15 @@ class FieldwiseModel:
         if self.moments is not None:
             write_tensor(folder / MOMENTS, "moments", self.moments)
             names.append(MOMENTS)
+        more = {}
+        words: Any = self.vocabulary
+        if words.evidence is not None:
+            (folder / CROSSES).write_bytes(words.evidence.to_bytes())
+            names.append(CROSSES)
+            more["crossing"] = words.about
+        if self.boosted is not None:
+            (folder / BOOSTED).write_text(self.boosted.to_json())
+            names.append(BOOSTED)
         body = {
             "format": FORMAT,
             "fieldwise": __version__,
@@ -442,6 +476,7 @@ class FieldwiseModel:
             "settings": self.settings,
             "metrics": self.metrics,
             "history": self.history,
+            **more,
             "checksums": {name: checksum(folder / name) for name in names},
         }
         (folder / HEADER).write_bytes(sealed(body))
@@ -472,7 +507,16 @@ class FieldwiseModel:
             objective = Objective(heads, said["n_members"], said["combine"], voices)
             sizes = (tuple(body["sizes"]), tuple(body["ranks"]), objective.n_outputs)
             layout = Layout(*sizes, tuple(body["slots"]), body["component"])
-            vocabulary = Vocabulary.from_bytes(schema, (path / WORDS).read_bytes())
+            content = (path / WORDS).read_bytes()
+            vocabulary = Vocabulary.from_bytes(schema, content)
+            if "crossing" in body:
+                from .crosses.vocabulary import CrossedVocabulary
+
+                crosses = (path / CROSSES).read_bytes()
+                vocabulary = CrossedVocabulary.loaded(schema, content, crosses, body["crossing"])
+            boosted = None
+            if BOOSTED in body["checksums"]:
+                boosted = Boosted.from_json((path / BOOSTED).read_text())
             shape = (layout.n_rows + layout.n_fields, layout.width)
             rows = mapped(path / TABLE, "table", shape, np.float32)
             moments = None
@@ -488,6 +532,7 @@ class FieldwiseModel:
                 body["metrics"],
                 body["history"],
                 moments,
+                boosted,
             )
         except (KeyError, TypeError, ValueError, SettingError) as error:
             if isinstance(error, SchemaError):

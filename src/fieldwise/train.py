@@ -39,11 +39,22 @@ __all__ = [
 # Tried from the smallest up while the next is better. Where rare categories are many the smallest
 # generalises best, where pairs of categories repeat often the largest (flights, Frappe).
 RATES = (0.05, 0.15, 0.4)
+DECAY = 1e-5
+# Of few rows, smaller steps and a stronger decay (so much over the rows) are tried as well: better
+# where rows are too few to tell categories apart, worse where a rule is sharp.
+FEW, FEW_RATES, FEW_DECAY = 50_000, (0.02, *RATES), 10.0
 TRIAL = 2  # epochs after which a rate that is behind the one before is given up
 CHUNK_ROWS = 1 << 17  # rows handed to the engine at a time
 INIT_ROWS = 4096  # of a table, whose starting values are drawn at a time
 TELL_SECONDS = 0.2
-MAY_BE_NONE = ("learning_rate", "reg_every", "batch_size", "max_variance", "max_mean")
+MAY_BE_NONE = (
+    "learning_rate",
+    "weight_decay",
+    "reg_every",
+    "batch_size",
+    "max_variance",
+    "max_mean",
+)
 Callback = Callable[[dict[str, Any]], bool | None]
 
 
@@ -52,7 +63,7 @@ class TrainSettings:
     """How to train. None means: adapted to the table."""
 
     learning_rate: float | None = None  # RATES are tried on the rows to judge by
-    weight_decay: float = 1e-5
+    weight_decay: float | None = None  # 1e-5; of few rows a stronger one is tried too
     penalty: float = 1e-5
     reg_every: int | None = None  # min(1000, steps in an epoch)
     batch_size: int | None = None  # 2048, less for small tables
@@ -95,7 +106,9 @@ class TrainSettings:
         """With everything decided for a table of so many rows."""
         batch = self.batch_size or int(min(2048, max(32, 2 ** int(np.log2(max(n_rows, 1) / 64)))))
         steps = -(-n_rows // batch)
-        return replace(self, batch_size=batch, reg_every=self.reg_every or max(1, min(1000, steps)))
+        decay = DECAY if self.weight_decay is None else self.weight_decay
+        every = self.reg_every or max(1, min(1000, steps))
+        return replace(self, batch_size=batch, weight_decay=decay, reg_every=every)
 
 
 @dataclass(frozen=True)
@@ -190,15 +203,25 @@ def train(
     settings: TrainSettings,
     running: Running | None = None,
     start: Fit | None = None,
+    rates: Sequence[float] | None = None,
 ) -> Fit:
     """Train and keep the table that is best on the rows to judge by; without any, the last epoch's.
 
-    `start` is a fit to go on from. Ctrl-C keeps the best so far.
+    `start` is a fit to go on from, `rates` are the steps to try where none is set. Ctrl-C keeps the
+    best so far.
     """
     running = running or Running()
     scale = start.scale if start else scale_of(problem.rows, problem.only, problem.objective)
     if settings.learning_rate is None and problem.judge is not None:
-        return _climb(problem, settings, running, start, scale)
+        fit = _climb(problem, settings, running, start, scale, rates or RATES)
+        n = Batches(problem.rows, 1, only=problem.only).n_rows
+        if settings.weight_decay is not None or start or n >= FEW or fit.was_stopped:
+            return fit
+        shrunk = replace(settings, weight_decay=FEW_DECAY / n)
+        folder = running.checkpoint and running.checkpoint / "shrunk"
+        running = replace(running, checkpoint=folder)
+        other = _climb(problem, shrunk, running, start, scale, rates or FEW_RATES)
+        return other if other.metrics["loss"] < fit.metrics["loss"] else fit
     settings = replace(settings, learning_rate=settings.learning_rate or RATES[0])
     return _train(problem, settings, running, start, scale)
 
@@ -209,10 +232,11 @@ def _climb(
     running: Running,
     start: Fit | None,
     scale: Scale,
+    rates: Sequence[float],
 ) -> Fit:
     """One fit a rate, from the smallest up, while they get better on the rows to judge by."""
     best: Fit | None = None
-    for rate in RATES:
+    for rate in rates:
         folder = running.checkpoint and running.checkpoint / f"rate-{rate}"
         one, settings = replace(running, checkpoint=folder), replace(settings, learning_rate=rate)
         try:
@@ -248,7 +272,7 @@ def _engine(
     """An engine for so many rows to train on."""
     step = StepSettings(
         learning_rate=settings.learning_rate or RATES[0],
-        weight_decay=settings.weight_decay,
+        weight_decay=DECAY if settings.weight_decay is None else settings.weight_decay,
         penalty=settings.penalty,
         reg_every=settings.reg_every or 1000,
         batch_size=settings.batch_size or 1,

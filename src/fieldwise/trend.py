@@ -30,7 +30,7 @@ from .layout import Layout
 from .losses import LOSSES
 from .problem import Problem, evaluate, judge_rows, value_moments
 from .targets import folded, scale_of
-from .train import RATES, Fit, Running, TrainSettings, Watch, fitted_engine, train
+from .train import DECAY, RATES, Fit, Running, TrainSettings, Watch, fitted_engine, train
 
 __all__ = ["RANKS", "bound_table", "follow"]
 
@@ -117,7 +117,8 @@ def follow(
     check_bounded(problem.layout, problem.objective)
     settings = settings or TrainSettings()
     rate = settings.learning_rate or RATES[0]
-    settings = replace(settings, learning_rate=rate, averages=1)
+    decay = DECAY if settings.weight_decay is None else settings.weight_decay
+    settings = replace(settings, learning_rate=rate, weight_decay=decay, averages=1)
     running = replace(running or Running(), keeps_best=False)
     ranks = sorted(set(ranks))
     work = _Work(problem, names, folder, settings, running, say)

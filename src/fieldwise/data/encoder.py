@@ -38,6 +38,8 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     unseen : "mean" (code -1), "rare" (code 0) or "error", for values never seen in training.
     n_bins : quantile bins of a numeric field, at most.
     fields : dict of field to settings of that field alone, such as {"age": {"edges": (18, 65)}}.
+    resolutions : numbers in bins are fields of finer bins too, and whole ones that repeat of their
+        values.
     schema : a whole `Schema` instead of all of the above.
 
     Attributes
@@ -59,6 +61,7 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         unseen: str = "mean",
         n_bins: int = 32,
         fields: Mapping[str, Mapping[str, Any]] | None = None,
+        resolutions: bool = False,
         schema: Schema | None = None,
     ) -> None:
         self.kinds = kinds
@@ -67,6 +70,7 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.unseen = unseen
         self.n_bins = n_bins
         self.fields = fields
+        self.resolutions = resolutions
         self.schema = schema
 
     def fit(self, X: Any, y: Any = None) -> FieldEncoder:
@@ -115,9 +119,10 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 min_count=self.min_count,
                 unseen=self.unseen,
                 n_bins=self.n_bins,
+                resolutions=self.resolutions,
             )
         plain = FieldEncoder()
-        for name in ("kinds", "drop", "min_count", "unseen", "n_bins", "fields"):
+        for name in ("kinds", "drop", "min_count", "unseen", "n_bins", "fields", "resolutions"):
             if getattr(self, name) != getattr(plain, name):
                 raise SchemaError(f"{name}={getattr(self, name)!r} has no say beside a schema")
         check_names(self.schema.columns, source.columns, "column")

@@ -32,6 +32,7 @@ __all__ = ["ColumnProfile", "infer_schema", "profile"]
 
 # Distinct fractions and times are not counted past this many.
 FRACTIONS = 1 << 16
+FINE_BINS = 256  # of a number at its finer resolution
 WHOLE = r"^\s*[+-]?(0|[1-9][0-9]*)(\.0*)?\s*$"  # 007 is a name, not a number
 DATE = r"^\d{4}-\d{2}-\d{2}"
 CLOCK = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}"
@@ -248,6 +249,7 @@ def infer_schema(
     drop: Iterable[str] = (),
     kinds: Mapping[str, str] | None = None,
     fields: Mapping[str, Mapping[str, Any]] | None = None,
+    resolutions: bool = False,
     **settings: Any,
 ) -> Schema:
     """Fields for every column but target, trials, weight and drop.
@@ -255,7 +257,8 @@ def infer_schema(
     `kinds` overrides a guess: category, numeric, time, a binning (quantile, log2, linear), or for
     text that holds several values "list:" and what is between them.
     `settings` (min_count, unseen, n_bins, pooling, max_values) hold for all fields, `fields` for
-    the one named.
+    the one named. With `resolutions` a number cut into bins is also a field of finer bins, and of
+    its values where they are whole and repeat.
     """
     by_name = {p.name: p for p in profiles}
     kinds, drop = dict(kinds or {}), list(drop)
@@ -275,7 +278,8 @@ def infer_schema(
     for name, column in by_name.items():
         if name not in (*targets, trials, weight) and name not in drop:
             kind = kinds.get(name) or ("numeric" if "edges" in own.get(name, {}) else None)
-            found += _fields(column, kind, settings)
+            fresh = _fields(column, kind, settings)
+            found += [*fresh, *_finer(fresh[0], column)] if resolutions else fresh
     check_names(own, [f.name for f in found], "field")
     if not found:
         raise SchemaError(
@@ -345,6 +349,19 @@ def _fields(column: ColumnProfile, kind: str | None, settings: dict[str, Any]) -
         raise SchemaError(f"column {name!r} holds truth values; the log rule needs numbers")
     binning = None if kind == "numeric" else kind
     return [Field(name=name, kind="numeric", binning=binning, dtype="float", **settings)]
+
+
+def _finer(field: Field, column: ColumnProfile) -> list[Field]:
+    """The same numbers at other resolutions."""
+    if field.binning != "quantile":
+        return []
+    few = column.n_distinct is not None and column.n_distinct <= field.n_bins
+    fine = replace(field, name=f"{field.name}.fine", column=field.name, n_bins=FINE_BINS)
+    found = [] if few or field.n_bins >= FINE_BINS else [fine]
+    if column.dtype == "integer" and column.n_distinct and 2 * column.n_distinct <= column.n_rows:
+        value = Field(name=f"{field.name}.value", column=field.name, dtype="integer")
+        found.append(replace(value, min_count=field.min_count, unseen=field.unseen))
+    return found
 
 
 def _target(column: ColumnProfile, kind: str | None, trials: str | None) -> Target:

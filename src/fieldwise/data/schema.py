@@ -72,12 +72,14 @@ class Field:
     pooling: str = "mean"
     max_values: int | None = None  # of a list in training; None: 256
     n_slots: int = 1  # list only: the longest one seen in training
+    cross: tuple[str, ...] = ()  # the fields whose evidence together it is made of, not a column
 
     def __post_init__(self) -> None:
         if not self.name:
             raise SchemaError("a field needs a name")
         if not self.column:
             object.__setattr__(self, "column", self.name)
+        object.__setattr__(self, "cross", tuple(self.cross))
         _one_of(self.name, "kind", self.kind, KINDS)
         _one_of(self.name, "dtype", self.dtype, DTYPES)
         _one_of(self.name, "unseen", self.unseen, UNSEEN)
@@ -235,7 +237,7 @@ class Schema:
     @property
     def columns(self) -> list[str]:
         """The source columns the fields read, each once."""
-        return list(dict.fromkeys(f.column for f in self.fields))
+        return list(dict.fromkeys(f.column for f in self.fields if not f.cross))
 
     @cached_property
     def linear(self) -> list[int]:

@@ -17,6 +17,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -230,6 +231,8 @@ class _Coder:
 
 class Vocabulary:
     """Every field's vocabulary, and the encoding of frames with it."""
+
+    evidence: Any = None  # of crosses, where there are (fieldwise.crosses)
 
     def __init__(self, schema: Schema, fields: Sequence[FieldVocabulary]) -> None:
         self.schema = replace(schema, fields=tuple(f.field for f in fields))

@@ -20,6 +20,8 @@ __all__ = ["StoredWords"]
 class StoredWords:
     """Stands for the `Vocabulary` of a store."""
 
+    evidence = None  # a store has no crosses
+
     def __init__(self, store: Store) -> None:
         self.schema = store.schema
         self._path = store.path

@@ -1,0 +1,233 @@
+"""Evidence of crosses: sums over crossed categories, cross-fitted for the rows they were made of.
+
+For a row with crossed category k, over the rows of the other folds (for new rows over all that were
+learned from):
+
+    evidence = sum of w (y - mean) over the rows of k / (sum of w over them + a)
+
+`maths.evidence` is the definition; `a` is chosen by empirical Bayes, for every cross and fold. A
+crossed category that was never seen has evidence 0.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+
+__all__ = ["Evidence", "Fitted", "Rows", "draw_folds", "folded_totals"]
+
+FOLDS = 10
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What evidence is made of: codes (n, S), y (n, T), w (n,)"""
+
+    codes: np.ndarray
+    y: np.ndarray
+    w: np.ndarray
+
+    @classmethod
+    def of(cls, codes: np.ndarray, y: np.ndarray, w: np.ndarray | None = None) -> Rows:
+        y = np.ascontiguousarray(y, np.float64)
+        w = np.ones(len(y)) if w is None else np.ascontiguousarray(w, np.float64).reshape(-1)
+        return cls(np.ascontiguousarray(codes, np.int32), y.reshape(len(y), -1), w)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Cross-fitted evidence (n, c, T) and the weight (n, c) it stands on."""
+
+    evidence: np.ndarray
+    seen: np.ndarray
+
+
+def draw_folds(n_rows: int, seed: int, n_folds: int = FOLDS) -> np.ndarray:
+    """(n,) a fold for every row, by chance; the same on every machine."""
+    bits = np.random.Philox(np.random.SeedSequence([seed, 401])).random_raw(n_rows)
+    return (bits >> np.uint64(33)).astype(np.int64) % n_folds
+
+
+def folded_totals(rows: Rows, fold: np.ndarray, n_folds: int) -> tuple[np.ndarray, np.ndarray]:
+    """mean and sum of squared residuals, (F, T) each, of all rows but those of a fold"""
+    n_targets = rows.y.shape[1]
+    n = np.bincount(fold, rows.w, n_folds)
+    y, y2 = np.empty((n_folds, n_targets)), np.empty((n_folds, n_targets))
+    for t in range(n_targets):
+        y[:, t] = np.bincount(fold, rows.w * rows.y[:, t], n_folds)
+        y2[:, t] = np.bincount(fold, rows.w * rows.y[:, t] ** 2, n_folds)
+    # Each is the sum over the other folds, not the whole less one: no bit of the fold is in it.
+    others = 1.0 - np.eye(n_folds)
+    left = np.array([np.sum(n[row > 0]) for row in others])[:, None]
+    sums = np.array([y[row > 0].sum(axis=0) for row in others])
+    squares = np.array([y2[row > 0].sum(axis=0) for row in others])
+    mean = sums / np.maximum(left, 1e-300)
+    return mean, np.maximum(squares - mean * sums, 0.0)
+
+
+def per_cross(
+    work: Callable[[Any], Any], crosses: Sequence[Any], n_jobs: int | None
+) -> Iterator[Any]:
+    """What `work` gives of every cross, in their order, some at once."""
+    with ThreadPoolExecutor(n_jobs) as pool:
+        yield from pool.map(work, crosses)
+
+
+@dataclass
+class _Known:
+    """The crossed categories of a cross: codes (g, k), weight (g,), weighted residuals (g, T)"""
+
+    codes: np.ndarray
+    count: np.ndarray
+    total: np.ndarray
+
+    @cached_property
+    def _hash(self) -> tuple[np.ndarray, np.ndarray]:
+        from . import _kernels
+
+        keys = _kernels.keys_of(self.codes, np.arange(self.codes.shape[1]))
+        return keys, _kernels.placed(keys)
+
+    def find(self, codes: np.ndarray, cross: np.ndarray) -> np.ndarray:
+        from . import _kernels
+
+        keys, slots = self._hash
+        return _kernels.looked_up(_kernels.keys_of(codes, cross), slots, keys)
+
+
+class Evidence:
+    """What crossed categories are known to say, of the crosses of some slots of a table's codes."""
+
+    def __init__(
+        self,
+        crosses: Sequence[tuple[int, ...]],
+        shrink: np.ndarray,
+        known: Sequence[_Known],
+    ) -> None:
+        self.crosses = tuple(tuple(cross) for cross in crosses)
+        self.shrink = shrink  # (c, T)
+        self._known = list(known)
+
+    def __len__(self) -> int:
+        return len(self.crosses)
+
+    @property
+    def n_targets(self) -> int:
+        return self.shrink.shape[1]
+
+    @property
+    def n_categories(self) -> list[int]:
+        """How many crossed categories every cross has."""
+        return [len(known.count) for known in self._known]
+
+    @classmethod
+    def learn(
+        cls,
+        rows: Rows,
+        crosses: Sequence[tuple[int, ...]],
+        folds: Sequence[np.ndarray] = (),
+        n_folds: int = FOLDS,
+        n_jobs: int | None = None,
+    ) -> tuple[Evidence, list[Fitted]]:
+        """The evidence, and for every assignment of rows to folds what it says of these rows."""
+        from . import _kernels
+
+        n, n_targets = len(rows.y), rows.y.shape[1]
+        together = np.zeros(n, np.int64)
+        mean = rows.w @ rows.y / max(rows.w.sum(), 1e-300)
+        square = rows.w @ (rows.y - mean) ** 2
+        around = [folded_totals(rows, fold, n_folds) for fold in folds]
+        fitted = [
+            Fitted(
+                np.zeros((n, len(crosses), n_targets), np.float32),
+                np.zeros((n, len(crosses)), np.float32),
+            )
+            for _ in folds
+        ]
+        every = np.arange(n)
+
+        def one(numbered: tuple[int, tuple[int, ...]]) -> tuple[np.ndarray, _Known]:
+            k, cross = numbered
+            group, first = _kernels.grouped(_kernels.keys_of(rows.codes, np.array(cross)))
+            g = len(first)
+            count, total = _kernels.fold_sums(group, g, together, 1, rows.y, rows.w)
+            count, total = count[:, 0], total[:, 0]
+            a = _kernels.shrinkage(count, total, mean, square)
+            for fold, (means, squares), out in zip(folds, around, fitted, strict=True):
+                c, s = _kernels.fold_sums(group, g, fold, n_folds, rows.y, rows.w)
+                shrink = _kernels.fold_shrinkage(c, s, means, squares)
+                found = _kernels.held_out(group, fold, c, s, means, shrink, every)
+                out.evidence[:, k], out.seen[:, k] = found
+            codes = np.ascontiguousarray(rows.codes[first][:, list(cross)])
+            return a, _Known(codes, count, total - mean * count[:, None])
+
+        parts = list(per_cross(one, list(enumerate(crosses)), n_jobs))
+        shrink = np.array([a for a, _ in parts]).reshape(len(crosses), n_targets)
+        return cls(crosses, shrink, [known for _, known in parts]), fitted
+
+    def of(self, codes: np.ndarray) -> Fitted:
+        """What is known of new rows."""
+        codes = np.ascontiguousarray(codes, np.int32)
+        n, n_crosses = len(codes), len(self.crosses)
+        evidence = np.zeros((n, n_crosses, self.n_targets), np.float32)
+        seen = np.zeros((n, n_crosses), np.float32)
+        for k, (cross, known) in enumerate(zip(self.crosses, self._known, strict=True)):
+            at = known.find(codes, np.array(cross))
+            met = at >= 0
+            count = known.count[at[met]]
+            seen[met, k] = count
+            evidence[met, k] = known.total[at[met]] / (count[:, None] + self.shrink[k])
+        return Fitted(evidence, seen)
+
+    def to_bytes(self) -> bytes:
+        """Parquet: cross, codes, count, total."""
+        import polars as pl
+
+        frames = [
+            pl.DataFrame(
+                {
+                    "cross": np.full(len(known.count), k, np.int32),
+                    "codes": pl.Series(values=known.codes).arr.to_list(),
+                    "count": known.count,
+                    "total": pl.Series(values=known.total).arr.to_list(),
+                }
+            )
+            for k, known in enumerate(self._known)
+        ]
+        out = io.BytesIO()
+        pl.concat(frames).write_parquet(out, compression="zstd", statistics=False)
+        return out.getvalue()
+
+    @classmethod
+    def from_bytes(
+        cls, crosses: Sequence[Sequence[int]], shrink: np.ndarray, content: bytes
+    ) -> Evidence:
+        import polars as pl
+
+        shrink = np.asarray(shrink, np.float64)
+        try:
+            frame = pl.read_parquet(io.BytesIO(content))
+            parts = {k[0]: v for k, v in frame.partition_by("cross", as_dict=True).items()}
+            known = []
+            for k, cross in enumerate(crosses):
+                part = parts[k]
+                codes = part["codes"].list.to_array(len(cross)).to_numpy()
+                total = part["total"].list.to_array(shrink.shape[1]).to_numpy()
+                known.append(
+                    _Known(
+                        np.ascontiguousarray(codes, np.int32),
+                        part["count"].to_numpy().astype(np.float64),
+                        np.ascontiguousarray(total, np.float64),
+                    )
+                )
+        except (pl.exceptions.PolarsError, OSError, KeyError) as error:
+            raise ModelError(f"the statistics of crosses are damaged: {error!r}") from error
+        return cls([tuple(cross) for cross in crosses], shrink, known)

@@ -1,0 +1,225 @@
+"""A vocabulary with crosses: the codes of a table's fields, and beside them the evidence.
+
+Crosses are made of the categories as they are. In the fields of the model itself categories seen
+less than `floor` times share the rare row: what there is to know of them, evidence knows better.
+
+Evidence enters the model as fields of its own, two a cross (and output): one that is linear, which
+every category's model can weigh, and one of bins. What only a function of the field-wise scores
+reads (`extras`: evidence, the logarithm of what it stands on, the numbers that categories are)
+comes after the values of fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from ..data.chunks import Chunk
+from ..data.numbers import Histogram, bin_of
+from ..data.schema import Field, Schema, slot_positions
+from ..data.vocabulary import FieldVocabulary, Vocabulary, bin_entries
+from .evidence import Evidence, Fitted
+
+__all__ = ["CrossedVocabulary"]
+
+BINS = 32
+
+
+class CrossedVocabulary(Vocabulary):
+    """`base` knows the table's own fields, `evidence` their crosses. `own` are the fields made of
+    evidence, empty where it is for `extras` alone."""
+
+    def __init__(
+        self,
+        base: Vocabulary,
+        evidence: Evidence,
+        *,
+        floor: int = 1,
+        own: Sequence[FieldVocabulary] = (),
+        with_extras: bool = False,
+    ) -> None:
+        self.base, self.evidence = base, evidence
+        self.floor, self.with_extras = floor, with_extras
+        self._own = tuple(own)
+        coarse = [_coarser(words, floor) for words in base.fields]
+        super().__init__(base.schema, [*coarse, *own])
+        self._sizes = np.array(
+            [
+                words.size
+                for words, place in zip(coarse, slot_positions(base.schema.slots), strict=True)
+                for _ in place
+            ]
+        )
+        self._numbers = _numbers(base) if with_extras else {}
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a model's header keeps of it."""
+        return {
+            "crosses": [list(cross) for cross in self.evidence.crosses],
+            "shrink": self.evidence.shrink.tolist(),
+            "floor": self.floor,
+            "with_extras": self.with_extras,
+        }
+
+    @classmethod
+    def loaded(
+        cls, schema: Schema, content: bytes, crosses: bytes, about: Mapping[str, Any]
+    ) -> CrossedVocabulary:
+        whole = Vocabulary.from_bytes(schema, content)
+        plain = [f for f in whole.fields if not f.field.cross]
+        base = Vocabulary(replace(schema, fields=tuple(f.field for f in plain)), plain)
+        evidence = Evidence.from_bytes(about["crosses"], np.array(about["shrink"]), crosses)
+        own = [f for f in whole.fields if f.field.cross]
+        return cls(base, evidence, floor=about["floor"], own=own, with_extras=about["with_extras"])
+
+    def to_bytes(self) -> bytes:
+        return Vocabulary(self.schema, [*self.base.fields, *self._own]).to_bytes()
+
+    def named(self, targets: Sequence[Any]) -> CrossedVocabulary:
+        """The same with these targets."""
+        base = Vocabulary(replace(self.base.schema, targets=tuple(targets)), self.base.fields)
+        own, extras = self._own, self.with_extras
+        return CrossedVocabulary(base, self.evidence, floor=self.floor, own=own, with_extras=extras)
+
+    def encode(
+        self, chunk: Chunk, n_unseen: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        codes, values = self.base.encode(chunk, n_unseen)
+        return self.extended(codes, values, self.evidence.of(codes))
+
+    @property
+    def extra_parents(self) -> list[tuple[str, ...]]:
+        """The fields each of the extras is of."""
+        if not self.with_extras:
+            return []
+        evidence = [parents for parents in self.parents for _ in range(self.evidence.n_targets)]
+        return [*evidence, *self.parents, *((name,) for name in self._numbers)]
+
+    @property
+    def parents(self) -> list[tuple[str, ...]]:
+        """The fields of every cross."""
+        return parents_of(self.base.schema, self.evidence.crosses)
+
+    def extended(
+        self,
+        codes: np.ndarray,
+        values: np.ndarray,
+        found: Fitted,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """codes (n, S) and values of the table's own fields -> those of all fields; extras after"""
+        n = len(codes)
+        flat = found.evidence.reshape(n, -1)
+        coarse = np.where(codes >= self._sizes, 0, codes)
+        columns, linear = [coarse], []
+        for k, words in enumerate(self._own):
+            number = flat[:, k % flat.shape[1]].astype(np.float64)
+            if words.field.is_linear:
+                linear.append(words.scaled(number))
+                columns.append(np.zeros((n, 1), np.int32))
+            else:
+                columns.append(1 + bin_of(number, words.field.edges or ())[:, None])
+        parts = [values, *(v[:, None] for v in linear)]
+        if self.with_extras:
+            parts += [flat, np.log1p(found.seen)]
+            parts += [known[codes[:, [s]]] for s, known in self._numbers.values()]
+        return (
+            np.concatenate(columns, axis=1).astype(np.int32),
+            np.concatenate([np.asarray(p, np.float32) for p in parts], axis=1),
+        )
+
+
+def parents_of(schema: Schema, crosses: Sequence[Sequence[int]]) -> list[tuple[str, ...]]:
+    """Slots to the names of their fields."""
+    places = zip(schema.names, slot_positions(schema.slots), strict=True)
+    names = {slot: name for name, place in places for slot in place}
+    return [tuple(names[slot] for slot in cross) for cross in crosses]
+
+
+def evidence_fields(
+    schema: Schema, crosses: Sequence[Sequence[int]], fitted: Sequence[Fitted]
+) -> list[FieldVocabulary]:
+    """The fields that evidence enters a model as, measured on the rows it is trained on."""
+    flat = np.concatenate([f.evidence.reshape(len(f.evidence), -1) for f in fitted])
+    n_targets = flat.shape[1] // max(len(crosses), 1)
+    names = [
+        (" x ".join(parents) + (f" ({t + 1})" if n_targets > 1 else ""), parents)
+        for parents in parents_of(schema, crosses)
+        for t in range(n_targets)
+    ]
+    made = [*_linear_fields(names, flat), *_binned_fields(names, flat)]
+    taken = set(schema.names)
+    return [replace(f, field=replace(f.field, name=_free(f.field.name, taken))) for f in made]
+
+
+def _linear_fields(
+    names: Sequence[tuple[str, tuple[str, ...]]], flat: np.ndarray
+) -> Iterator[FieldVocabulary]:
+    for k, (name, parents) in enumerate(names):
+        number = flat[:, k].astype(np.float64)
+        center, spread = float(number.mean()), float(number.std())
+        field = Field(
+            name=name, kind="numeric", dtype="float", binning="linear", cross=parents,
+            center=center, scale=spread or 1.0,
+        )  # fmt: skip
+        entries = {"category": ["(value)"], "code": [0], "count": [len(number)]}
+        yield FieldVocabulary(field, pl.DataFrame(entries, schema=ENTRIES))
+
+
+def _binned_fields(
+    names: Sequence[tuple[str, tuple[str, ...]]], flat: np.ndarray
+) -> Iterator[FieldVocabulary]:
+    for k, (name, parents) in enumerate(names):
+        number = flat[:, k].astype(np.float64)
+        histogram = Histogram()
+        histogram.add(number)
+        edges = histogram.edges(BINS)
+        field = Field(
+            name=f"{name} in bins", kind="numeric", dtype="float", binning="edges", edges=edges,
+            cross=parents,
+        )  # fmt: skip
+        counts = np.bincount(bin_of(number, edges), minlength=len(edges) + 1)
+        yield FieldVocabulary(field, bin_entries(field, counts, 0))
+
+
+ENTRIES = {"category": pl.String, "code": pl.Int32, "count": pl.Int64}
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "'"
+    taken.add(name)
+    return name
+
+
+def _coarser(words: FieldVocabulary, floor: int) -> FieldVocabulary:
+    """With a row for categories seen at least `floor` times. Codes stay, and go down with counts;
+    where rows were appended, those before the last such category have rows too."""
+    if floor <= 1 or not words.field.is_counted:
+        return words
+    last = pl.col("code").filter(pl.col("count") >= floor).max().fill_null(0)
+    code = pl.when(pl.col("code") > last).then(0).otherwise(pl.col("code"))
+    return replace(words, entries=words.entries.with_columns(code.cast(pl.Int32).alias("code")))
+
+
+def _numbers(words: Vocabulary) -> dict[str, tuple[int, np.ndarray]]:
+    """Of every field whose categories are numbers its slot, and the number of each code: that of
+    its value or its bin. What is rare, missing or unseen (the last) has none."""
+    out = {}
+    for f, place in zip(words.fields, slot_positions(words.schema.slots), strict=True):
+        field = f.field
+        if field.is_list or field.is_linear or field.dtype not in ("integer", "float"):
+            continue
+        known = np.full(f.size + 1, np.nan, np.float32)
+        if field.is_binned:
+            n_bins = len(field.edges or ()) + 1
+            known[1 : 1 + n_bins] = np.arange(n_bins)
+        else:
+            text = pl.Series(f.labels()[1:], dtype=pl.String)
+            known[1:-1] = text.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
+        out[field.name] = place.start, known
+    return out

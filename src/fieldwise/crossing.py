@@ -1,0 +1,394 @@
+"""Fits with crosses: find them, learn their evidence, train on it, let trees combine the scores.
+
+    rows -> find_crosses -> Evidence -> the field-wise model with evidence as fields       (glass)
+                                     -> field-wise scores, cross-fitted, and trees on top  (boosted)
+
+Everything a row is trained with is cross-fitted: evidence over other folds, scores by models that
+did not see the row. The rows to judge by, and all others, get what all training rows say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .boosted import Boosted, Examples, check_boosted, fit_boosted
+from .crosses import Evidence, draw_folds, find_crosses
+from .crosses.evidence import FOLDS, Fitted
+from .crosses.evidence import Rows as Known
+from .data.schema import Schema, slot_positions
+from .data.shuffle import Rows, gathered
+from .errors import DataError, SettingError, unknown_column
+from .layout import Layout
+from .metrics import measure
+from .model import FieldwiseModel
+from .objective import Head, Objective
+from .problem import Problem
+from .train import Fit, Running, TrainSettings, train
+
+if TYPE_CHECKING:
+    from .crosses.vocabulary import CrossedVocabulary
+    from .data.vocabulary import Vocabulary
+    from .data.words import StoredWords
+
+__all__ = [
+    "GLASS_RANK",
+    "Crosses",
+    "Crossing",
+    "Parts",
+    "as_trained",
+    "cross_fitted_scores",
+    "decide",
+    "fit_crossed",
+    "layout_for",
+    "learn_evidence",
+]
+
+PRESETS = ("fast", "glass", "best")
+FLOOR = 30  # of a model that reads evidence: what there is to know of rarer ones it has there
+STACKED = 100_000  # rows; fewer are taken three times, each time with other folds
+COPIES = 3
+SCORE_FOLDS = 5
+# Evidence says much at once, so steps are small, ranks low and decay (so much over the rows) strong:
+# by the validation rows of six tables.
+GLASS_RANK, GLASS_RATES, GLASS_DECAY = 8, (0.003, 0.01, 0.03), 30
+
+Crosses = str | Sequence[Sequence[str]]
+LayoutOf = Callable[["Vocabulary", Objective], Layout]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossing:
+    """Which crosses, and whether trees combine the scores."""
+
+    crosses: Crosses = "auto"
+    boosted: bool = False
+    floor: int = 2  # categories seen less often have no row of their own
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.floor, Integral) or self.floor < 1:
+            raise SettingError(f"min_count={self.floor!r} must be a whole number of at least 1")
+
+    def chosen(self, schema: Schema, known: Known, running: Running, seed: int) -> list[Any]:
+        """The crosses as slots, fields by themselves first."""
+        singles = crossable(schema)
+        if self.crosses == "none":
+            crosses: list[tuple[int, ...]] = []
+        elif self.crosses == "auto":
+            jobs, show = running.n_jobs, running.show
+            crosses = find_crosses(known, list(singles.values()), seed=seed, n_jobs=jobs, show=show)
+        elif isinstance(self.crosses, str):
+            raise SettingError(f"crosses={self.crosses!r} is not auto, none or a list of fields")
+        else:
+            crosses = [_slots(cross, schema, singles) for cross in self.crosses]
+        return [*((slot,) for slot in singles.values()), *crosses]
+
+
+def decide(
+    preset: str, crosses: Crosses | None, combine: str | None, *, floor: int = 2, **apart: bool
+) -> tuple[Crossing | None, str]:
+    """What these ask for together: a crossing, or None, and how the fields' scores combine.
+
+    `apart` are settings, by name, that do not go with crosses.
+    """
+    if preset not in PRESETS:
+        raise SettingError(f"preset={preset!r} is not one of {', '.join(PRESETS)}")
+    if combine is None:
+        combine = "boosted" if preset == "best" else "sum"
+    boosted = combine == "boosted"
+    if crosses is None:
+        crosses = "auto" if boosted or preset != "fast" else "none"
+    if not boosted and isinstance(crosses, str) and crosses == "none":
+        return None, combine
+    for name, is_on in apart.items():
+        if is_on:
+            raise SettingError(f"{name}=True does not go with crosses; set crosses='none'")
+    crossing = Crossing(crosses=crosses, boosted=boosted, floor=floor)
+    return crossing, "sum" if boosted else combine
+
+
+def layout_for(
+    words: Vocabulary | StoredWords,
+    objective: Objective,
+    *,
+    rank: int | None = None,
+    rank_base: float | None = None,
+    ranks: Mapping[str, int] | None = None,
+    component: str = "linear",
+) -> Layout:
+    """The layout of a vocabulary's fields, those made of evidence among them."""
+    schema = words.schema
+    if rank is None and rank_base is None and any(f.cross for f in schema.fields):
+        rank = GLASS_RANK
+    overrides = dict.fromkeys(schema.linear, 0)
+    for name, value in (ranks or {}).items():
+        overrides[schema.names.index(schema[name].name)] = value
+    return Layout.of(
+        words.sizes,
+        rank=rank,
+        rank_base=rank_base,
+        overrides=overrides,
+        n_outputs=objective.n_outputs,
+        slots=schema.slots,
+        component=component,
+    )
+
+
+def crossable(schema: Schema) -> dict[str, int]:
+    """The fields that can be crossed, and their slots: those of one category a row."""
+    places = zip(schema.fields, slot_positions(schema.slots), strict=True)
+    return {f.name: place.start for f, place in places if not f.is_linear and not f.is_list}
+
+
+def _slots(cross: Sequence[str], schema: Schema, singles: dict[str, int]) -> tuple[int, ...]:
+    names = list(cross)
+    for name in names:
+        if name not in schema.names:
+            raise unknown_column(str(name), schema.names, what="field of a cross")
+        if name not in singles:
+            raise SettingError(f"field {name!r} is linear or a list; it cannot be crossed")
+    if isinstance(cross, str) or len(set(names)) < len(names) or len(names) < 2:
+        raise SettingError(f"cross {cross!r} must name two different fields or more")
+    return tuple(sorted(singles[name] for name in names))
+
+
+@dataclass
+class Parts:
+    """Coded rows to train on and to judge by."""
+
+    known: dict[str, np.ndarray]
+    judge: dict[str, np.ndarray] | None
+
+    @classmethod
+    def of(cls, rows: Any, parts: dict[str, Any]) -> Parts:
+        known = _valued(gathered(rows, parts.get("only")))
+        if parts.get("validation") is not None:
+            return cls(known, _valued(gathered(parts["validation"], None)))
+        held_out = parts.get("held_out")
+        return cls(known, None if held_out is None else _valued(gathered(rows, held_out)))
+
+
+def _valued(part: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """With values, none a row where no field carries any: stores leave those out."""
+    return {"values": np.zeros((len(part["codes"]), 0), np.float32), **part}
+
+
+def fit_crossed(
+    words: Vocabulary,
+    parts: Parts,
+    crossing: Crossing,
+    *,
+    layout_of: LayoutOf,
+    objective: Objective,
+    settings: TrainSettings,
+    running: Running,
+    sampling_rate: float = 1.0,
+) -> tuple[FieldwiseModel, Fit]:
+    """A model with crosses, and the fit of its field-wise part."""
+    head = _only_head(objective)
+    if crossing.boosted:
+        check_boosted(objective.heads)
+    known = parts.known
+    n, seed = len(known["codes"]), settings.seed
+    if n < FOLDS:
+        raise DataError(f"{n} rows are fewer than the {FOLDS} folds of crosses; set crosses='none'")
+    copies = COPIES if n < STACKED else 1
+    evidence, fitted = learn_evidence(words.schema, known, head, crossing, running, seed, copies)
+    judged = None if parts.judge is None else evidence.of(parts.judge["codes"])
+    fit = _fit_boosted if crossing.boosted else _fit_glass
+    model, fields = fit(
+        *(words, parts, evidence, fitted, judged),
+        floor=crossing.floor,
+        layout_of=layout_of,
+        objective=objective,
+        settings=settings,
+        running=running,
+        sampling_rate=sampling_rate,
+    )
+    return replace(model, settings={**model.settings, "rows": n}), fields
+
+
+def _kept_apart(running: Running, name: str) -> Running:
+    """With checkpoints of its own."""
+    return replace(running, checkpoint=running.checkpoint and running.checkpoint / name)
+
+
+def learn_evidence(
+    schema: Schema,
+    known: dict[str, np.ndarray],
+    head: Head,
+    crossing: Crossing,
+    running: Running,
+    seed: int,
+    copies: int,
+) -> tuple[Evidence, list[Fitted]]:
+    """The evidence of fields and crosses, and what it says of these rows, cross-fitted so many
+    times with other folds."""
+    rows = Known.of(known["codes"], _targets(head, known["target"]), known.get("weight"))
+    crosses = crossing.chosen(schema, rows, running, seed)
+    folds = [draw_folds(len(rows.y), seed + 1000 * k) for k in range(copies)]
+    return Evidence.learn(rows, crosses, folds, n_jobs=running.n_jobs)
+
+
+def _fit_glass(
+    words: Vocabulary,
+    parts: Parts,
+    evidence: Evidence,
+    fitted: Sequence[Fitted],
+    judged: Fitted | None,
+    *,
+    floor: int,
+    layout_of: LayoutOf,
+    objective: Objective,
+    settings: TrainSettings,
+    running: Running,
+    sampling_rate: float,
+) -> tuple[FieldwiseModel, Fit]:
+    from .crosses.vocabulary import CrossedVocabulary, evidence_fields
+
+    own = evidence_fields(words.schema, evidence.crosses, fitted)
+    crossed = CrossedVocabulary(words, evidence, floor=max(floor, FLOOR), own=own)
+    problem = Problem(
+        layout=layout_of(crossed, objective),
+        rows=_stacked(crossed, parts.known, fitted),
+        counts=crossed.counts(),
+        validation=None if judged is None else _stacked(crossed, parts.judge or {}, [judged]),
+        valued=crossed.schema.valued,
+        objective=objective,
+        sampling_rate=sampling_rate,
+    )
+    if settings.weight_decay is None:
+        settings = replace(settings, weight_decay=GLASS_DECAY / len(parts.known["codes"]))
+    fit = train(problem, settings, _kept_apart(running, "fields"), rates=GLASS_RATES)
+    model = FieldwiseModel.of(crossed, problem, fit, asdict(fit.settings))
+    return model, fit
+
+
+def _stacked(words: CrossedVocabulary, part: dict[str, Any], fitted: Sequence[Fitted]) -> Rows:
+    """Rows with their evidence, once for every assignment to folds."""
+    coded = [words.extended(part["codes"], part["values"], found) for found in fitted]
+    codes, values = map(np.concatenate, zip(*coded, strict=True))
+    again = {
+        name: np.concatenate([part[name]] * len(fitted))
+        for name in ("target", "weight")
+        if name in part
+    }
+    return Rows(codes=codes, values=values, **again)
+
+
+def _fit_boosted(
+    words: Vocabulary,
+    parts: Parts,
+    evidence: Evidence,
+    fitted: Sequence[Fitted],
+    judged: Fitted | None,
+    *,
+    floor: int,
+    layout_of: LayoutOf,
+    objective: Objective,
+    settings: TrainSettings,
+    running: Running,
+    sampling_rate: float,
+) -> tuple[FieldwiseModel, Fit]:
+    from .crosses.vocabulary import CrossedVocabulary
+
+    head, jobs = objective.heads[0], running.n_jobs
+    crossed = CrossedVocabulary(words, evidence, floor=floor, with_extras=True)
+    known = _stacked(crossed, parts.known, fitted)
+    judge = None if judged is None else _stacked(crossed, parts.judge or {}, [judged])
+    n_values, n = len(crossed.schema.valued), len(parts.known["codes"])
+    problem = Problem(
+        layout=layout_of(crossed, objective),
+        rows=_plain(known, n_values, n),
+        counts=crossed.counts(),
+        validation=None if judge is None else _plain(judge, n_values, judge.n_rows),
+        valued=crossed.schema.valued,
+        objective=objective,
+        sampling_rate=sampling_rate,
+    )
+    fit = train(problem, settings, _kept_apart(running, "fields"))
+    plain = FieldwiseModel.of(crossed, problem, fit, asdict(fit.settings))
+    scores = cross_fitted_scores(crossed, problem, fit, running)
+    examples = _examples(known, n_values, np.concatenate([scores] * len(fitted)))
+    to_judge = None
+    if judge is not None:
+        whole = judge.read(0, judge.n_rows)
+        z = plain.score_codes(whole["codes"], whole["values"], jobs)
+        to_judge = _examples(judge, n_values, z.reshape(len(z), -1))
+    boosted = fit_boosted(
+        examples,
+        to_judge,
+        head,
+        copies=len(fitted),
+        seed=settings.seed,
+        n_jobs=jobs,
+        shift=float(np.log(sampling_rate)),
+        show=running.show,
+    )
+    metrics = plain.metrics if to_judge is None else _judged(boosted, to_judge, head)
+    return replace(plain, boosted=boosted, metrics=metrics), fit
+
+
+def _plain(rows: Rows, n_values: int, n: int) -> Rows:
+    """The first n rows without what comes after the values of fields."""
+    found = rows.read(0, n)
+    return Rows(**{**found, "values": found["values"][:, :n_values]})
+
+
+def _examples(rows: Rows, n_values: int, scores: np.ndarray) -> Examples:
+    found = rows.read(0, rows.n_rows)
+    features = np.concatenate([scores, found["values"][:, n_values:]], axis=1)
+    weight = found["weight"][:, 0] if "weight" in found else None
+    return Examples(features, found["target"][:, 0], weight)
+
+
+def as_trained(fit: Fit) -> TrainSettings:
+    """The settings of a fit, with as many epochs as were best; no rows to judge by are needed."""
+    epochs = fit.best_epoch + 1 if fit.best_epoch >= 0 else fit.settings.epochs
+    return replace(fit.settings, epochs=epochs)
+
+
+def cross_fitted_scores(
+    words: CrossedVocabulary, problem: Problem, fit: Fit, running: Running
+) -> np.ndarray:
+    """(n, K) the scores of rows by models of the same settings that did not see them"""
+    n = problem.rows.n_rows
+    fold = draw_folds(n, fit.settings.seed + 1, SCORE_FOLDS)
+    settings = as_trained(fit)
+    quiet = replace(running, callbacks=(), show=False)
+    whole = problem.rows.read(0, n)
+    out = np.zeros((n, problem.objective.heads[0].size), np.float32)
+    for k in range(SCORE_FOLDS):
+        without = replace(problem, only=fold != k, validation=None, held_out=None)
+        found = train(without, settings, _kept_apart(quiet, f"fold-{k}"))
+        model = FieldwiseModel.of(words, without, found, {})
+        left = fold == k
+        values = whole["values"][left] if "values" in whole else None
+        z = model.score_codes(whole["codes"][left], values, running.n_jobs)
+        out[left] = z.reshape(len(z), -1)
+    return out
+
+
+def _judged(boosted: Boosted, judge: Examples, head: Head) -> dict[str, float]:
+    z = boosted.scores(judge.features)
+    return measure([head], [z if head.size > 1 else z[:, 0]], judge.y[:, None], judge.w)
+
+
+def _only_head(objective: Objective) -> Head:
+    if len(objective.heads) != 1 or objective.is_vote:
+        raise SettingError(
+            "crosses learn one target whose fields' scores are added up; leave out combine='vote' "
+            "or set crosses='none'"
+        )
+    return objective.heads[0]
+
+
+def _targets(head: Head, target: np.ndarray) -> np.ndarray:
+    """(n, T) the numbers evidence is the mean of: a number, or whether it is each class"""
+    if head.loss != "softmax":
+        return target[:, :1].astype(np.float64)
+    return (target[:, :1] == np.arange(head.size)).astype(np.float64)
