@@ -208,8 +208,35 @@ def test_explanations_of_a_glass_model_sum_to_its_scores(table: Any) -> None:
     model = fitted(table, preset="glass", crosses=[("user", "item")])
     found = model.explain(X[:200])
     z = model.decision_function(X[:200])
-    assert np.abs(found.base + found.shapley.sum(axis=1) - z).max() < 1e-4
+    assert np.abs(found.base + found.shapley.sum(axis=1) - z).max() < 1e-5
     assert "user x item" in found.names
+    own = found.credited()
+    numbers = ["price", "price.fine", "visits", "visits.fine", "visits.value"]
+    assert list(own.names) == ["user", "item", "place", *numbers]
+    assert np.abs(own.base + own.shapley.sum(axis=1) - z).max() < 1e-5
+    together = [found.names.index(name) for name in found.crosses]
+    both = [k for k in together if found.crosses[found.names[k]] == ("user", "item")]
+    alone = [
+        k for k, name in enumerate(found.names) if found.crosses.get(name, (name,)) == ("user",)
+    ]
+    expected = found.shapley[:, alone].sum(axis=1) + found.shapley[:, both].sum(axis=1) / 2
+    np.testing.assert_allclose(own.shapley[:, 0], expected, atol=1e-9)
+
+
+def test_explanations_of_boosted_trees_sum_to_their_scores(table: Any, tmp_path: Path) -> None:
+    X, _ = table
+    model = fitted(table, preset="best", crosses=[("user", "item")])
+    found = model.explain(X[:100])
+    z = model.decision_function(X[:100])
+    assert np.abs(found.base + found.shapley.sum(axis=1) - z).max() < 1e-5
+    assert list(found.names)[:3] == ["user", "item", "place"]
+    strength = np.abs(found.shapley).mean(axis=0)
+    assert strength[:2].min() > strength[2]  # the place says nothing
+    with pytest.raises(ModelError, match="pairs"):
+        _ = found.pairs
+    model.model_.save(tmp_path / "m")
+    loaded = FieldwiseModel.load(tmp_path / "m").explain(X[:100])
+    np.testing.assert_allclose(loaded.shapley, found.shapley, atol=1e-9)
 
 
 def test_numbers_and_many_classes_have_evidence_too(table: Any) -> None:

@@ -231,7 +231,19 @@ class FieldwiseModel:
     def explain(self, data: Any) -> Explanation:
         """What every field and pair of fields adds to the score of raw rows, and exact Shapley
         values; see `Explanation`."""
-        return self.learned.rows(*map(np.concatenate, zip(*self._coded(data), strict=True)))
+        return self.explain_codes(*map(np.concatenate, zip(*self._coded(data), strict=True)))
+
+    def explain_codes(self, codes: np.ndarray, values: np.ndarray) -> Explanation:
+        """The same of coded rows."""
+        plain = self.learned.rows(codes, values[:, : len(self.schema.valued)])
+        if self.boosted is None:
+            return plain
+        from .explain.trees import tree_explanation
+
+        words: Any = self.vocabulary
+        scores = self._score(codes, values, by_field=False)
+        features = self._features(scores, values)
+        return tree_explanation(self.boosted, features, words.extra_parents, plain)
 
     def explain_fields(self, output: str | None = None) -> FieldImportance:
         """How much every field and pair of fields matters; see `FieldImportance`. `output` is a

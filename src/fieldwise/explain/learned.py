@@ -104,6 +104,7 @@ class Learned:
             self.schema.names,
             self.words.decode(codes, values),
             pairs,
+            {f.name: f.cross for f in self.schema.fields if f.cross},
         )
 
     def output(self, name: str | None) -> int:

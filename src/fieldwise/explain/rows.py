@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -106,12 +106,32 @@ class Explanation:
     names: Sequence[str]
     values: Any  # what the rows hold, a frame of a column a field
     _of_pairs: Any
+    crosses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # evidence and its fields
 
     @cached_property
     def pairs(self) -> np.ndarray:
         """(n, m, m) what two fields say together and neither says alone; each pair twice"""
         found: np.ndarray = self._of_pairs()
         return found
+
+    def credited(self) -> Explanation:
+        """The same with the value of evidence split equally among the fields it is made of, so that
+        the table's own fields alone are left; their values still sum to the score."""
+        kept = [name for name in self.names if name not in self.crosses]
+        share = np.zeros((len(self.names), len(kept)))
+        for j, name in enumerate(self.names):
+            for parent in self.crosses.get(name, (name,)):
+                share[j, kept.index(parent)] += 1 / len(self.crosses.get(name, (name,)))
+
+        def pairs() -> np.ndarray:
+            raise SettingError(
+                "pairs of credited fields are not told apart; see those of the whole"
+            )
+
+        values = self.values.select(kept)
+        return Explanation(
+            self.base, self.fields @ share, self.shapley @ share, kept, values, pairs
+        )
 
     def to_shap(self) -> Any:
         """The Shapley values as a `shap.Explanation`, for the plots of the package `shap`."""
