@@ -23,6 +23,7 @@ __all__ = [
     "category_shares",
     "constrain",
     "effects",
+    "evidence",
     "field_means",
     "field_scores",
     "fold",
@@ -39,6 +40,7 @@ __all__ = [
     "reach",
     "scores",
     "shapley",
+    "shrinkage",
     "variances",
 ]
 
