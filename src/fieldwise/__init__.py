@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # for type checkers and editors; the names themselves are imp
         TrainingError,
     )
     from .estimators import FieldwiseClassifier, FieldwiseRegressor
+    from .features import FieldwiseFeatures
     from .layout import Layout
     from .model import FieldwiseModel
 
@@ -48,6 +49,7 @@ _WHERE = {
     "BaselineClassifier": ".baselines.classifier",
     "FieldwiseClassifier": ".estimators",
     "FieldwiseRegressor": ".estimators",
+    "FieldwiseFeatures": ".features",
     "FieldwiseModel": ".model",
     "Layout": ".layout",
     "Field": ".data",
@@ -67,6 +69,7 @@ __all__ = [
     "FieldEncoder",
     "FieldwiseClassifier",
     "FieldwiseError",
+    "FieldwiseFeatures",
     "FieldwiseModel",
     "FieldwiseRegressor",
     "Layout",
