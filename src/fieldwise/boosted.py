@@ -160,5 +160,7 @@ def _lightgbm() -> Any:
 
 
 def check_boosted(heads: tuple[Head, ...]) -> None:
+    """What would otherwise be found out after most of the work."""
+    _lightgbm()
     if len(heads) != 1:
         raise SettingError("combine='boosted' learns one target at a time")

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from .data.words import StoredWords
 
 __all__ = [
-    "GLASS_RANK",
     "Crosses",
     "Crossing",
     "Parts",
@@ -53,8 +52,8 @@ FLOOR = 30  # of a model that reads evidence: what there is to know of rarer one
 STACKED = 100_000  # rows; fewer are taken three times, each time with other folds
 COPIES = 3
 SCORE_FOLDS = 5
-# Evidence says much at once, so steps are small, ranks low and decay (so much over the rows) strong:
-# by the validation rows of six tables.
+# Evidence says much at once, so steps are small, ranks low and decay strong (so much over
+# the rows), by the validation rows of six tables.
 GLASS_RANK, GLASS_RATES, GLASS_DECAY = 8, (0.003, 0.01, 0.03), 30
 
 Crosses = str | Sequence[Sequence[str]]

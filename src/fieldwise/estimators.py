@@ -223,9 +223,12 @@ class _FieldwiseEstimator(TableEstimator):
         return Objective(self._heads(), self.n_members, self._decided()[1])
 
     def _decided(self) -> tuple[Crossing | None, str]:
-        apart = {"warm_start": self.warm_start, "aggregate": self.aggregate}
-        asked = (self.preset, self.crosses, self.combine)
-        return decide(*asked, floor=self.min_count, **apart)
+        return decide(
+            *(self.preset, self.crosses, self.combine),
+            floor=self.min_count,
+            warm_start=self.warm_start,
+            aggregate=self.aggregate,
+        )
 
     def _settings(self) -> TrainSettings:
         names = {f.name for f in dataclass_fields(TrainSettings)}
@@ -283,8 +286,12 @@ class _FieldwiseEstimator(TableEstimator):
         self.history_ = fit.history
 
     def _layout_of(self, words: Vocabulary, objective: Objective) -> Layout:
-        ranks = {"rank": self.rank, "rank_base": self.rank_base}
-        return layout_for(words, objective, **ranks, component=self.component)
+        return layout_for(
+            *(words, objective),
+            rank=self.rank,
+            rank_base=self.rank_base,
+            component=self.component,
+        )
 
     def _running(self) -> Running:
         return Running(
@@ -312,7 +319,7 @@ class _FieldwiseEstimator(TableEstimator):
         """What every field and pair of fields adds to the score of each row, and exact Shapley
         values; see `Explanation`."""
         check_is_fitted(self)
-        return self.model_.learned.rows(*self._encoder.codes(X))
+        return self.model_.explain_codes(*self._encoder.codes(X))
 
     def explain_fields(self, output: str | None = None) -> FieldImportance:
         """How much every field and pair of fields matters; see `FieldImportance`."""

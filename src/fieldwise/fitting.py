@@ -6,17 +6,18 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .data.schema import Schema, Target, slot_positions
+from .crossing import Crosses, Parts, decide, fit_crossed, layout_for
+from .data.schema import Field, Schema, Target, slot_positions
 from .data.store import Store
 from .data.words import StoredWords
 from .errors import FieldwiseError, SchemaError, SettingError
 from .files import fingerprint, write_atomically
-from .layout import Layout
 from .model import FieldwiseModel
 from .objective import Head, Objective
 from .problem import Problem
@@ -139,13 +140,16 @@ def fit_store(
     *,
     settings: TrainSettings | None = None,
     running: Running | None = None,
+    preset: str = "fast",
+    crosses: Crosses | None = None,
+    min_count: int | None = None,
     rank: int | None = None,
     rank_base: float | None = None,
     ranks: Mapping[str, int] | None = None,
     split: str = "random",
     validation: float | None = None,
     loss: str | None = None,
-    combine: str = "sum",
+    combine: str | None = None,
     component: str = "linear",
     n_members: int = 1,
     sampling_rate: float = 1.0,
@@ -154,27 +158,43 @@ def fit_store(
     """A model of a store, whatever its size.
 
     `validation` is the share of rows held out; None is a tenth, and no more than a million rows.
-    The rest is as the estimators have it.
+    With crosses the rows are held in memory, and categories seen less than `min_count` times have
+    no row of their own, whatever the store has. The rest is as the estimators have it.
     """
     settings = settings or TrainSettings()
+    floor = 1 if min_count is None else min_count
+    crossing, combine = decide(preset, crosses, combine, floor=floor, aggregate=aggregate)
+    if crossing is None and min_count is not None:
+        raise SettingError(
+            f"min_count={min_count} goes with crosses; else encode the table with it"
+        )
     words = StoredWords(store)
     validation = default_share(store) if validation is None else validation
-    problem = problem_of(
-        store,
-        words,
-        objective=objective_of(store.schema, loss, combine, n_members),
-        held_out=held_out_rows(store, words, split, validation, settings.seed),
-        rank=rank,
-        rank_base=rank_base,
-        ranks=ranks,
-        component=component,
-        sampling_rate=sampling_rate,
-    )
+    objective = objective_of(store.schema, loss, combine, n_members)
+    held_out = held_out_rows(store, words, split, validation, settings.seed)
+    shape: dict[str, Any] = {
+        "rank": rank, "rank_base": rank_base, "ranks": ranks, "component": component
+    }  # fmt: skip
+    about = {"split": split, "validation": validation, "combine": combine, "n_members": n_members}
+    if crossing is not None:
+        _check_sides(held_out)
+        model, _ = fit_crossed(
+            words.opened,
+            Parts.of(store, {"only": ~held_out, "held_out": held_out}),
+            crossing,
+            layout_of=partial(layout_for, **shape),
+            objective=objective,
+            settings=settings,
+            running=running or Running(),
+            sampling_rate=sampling_rate,
+        )
+        about |= {"preset": preset, "combine": "boosted" if crossing.boosted else combine}
+        return replace(model, settings={**model.settings, **about})
+    shape |= {"held_out": held_out, "sampling_rate": sampling_rate}
+    problem = problem_of(store, words, objective=objective, **shape)
     trained, settings = on_distinct_rows(problem, settings) if aggregate else (problem, settings)
     fit = train(trained, settings, running)
-    about = {**asdict(fit.settings), "split": split, "validation": validation}
-    about |= {"combine": combine, "n_members": n_members}
-    return FieldwiseModel.of(words, problem, fit, about)
+    return FieldwiseModel.of(words, problem, fit, {**asdict(fit.settings), **about})
 
 
 def problem_of(
@@ -191,23 +211,11 @@ def problem_of(
 ) -> Problem:
     """What there is to learn from a store; `held_out` (n_rows,) is true for the rows to judge by"""
     schema = store.schema
-    if not held_out.any() or held_out.all():
-        share = f"{held_out.mean():.0%} of {store.n_rows:,} rows are held out"
-        raise SettingError(f"{share}: none are left on one side of the split; change validation")
-    overrides = dict.fromkeys(schema.linear, 0)
-    for name, value in (ranks or {}).items():
-        overrides[schema.names.index(schema[name].name)] = value
-    layout = Layout.of(
-        words.sizes,
-        rank=rank,
-        rank_base=rank_base,
-        overrides=overrides,
-        n_outputs=objective.n_outputs,
-        slots=schema.slots,
-        component=component,
-    )
+    _check_sides(held_out)
     return Problem(
-        layout=layout,
+        layout=layout_for(
+            *(words, objective), rank=rank, rank_base=rank_base, ranks=ranks, component=component
+        ),
         rows=store,
         counts=words.counts(),
         only=~held_out,
@@ -217,6 +225,12 @@ def problem_of(
         sampling_rate=sampling_rate,
         names=[target.column for target in schema.targets],
     )
+
+
+def _check_sides(held_out: np.ndarray) -> None:
+    if not held_out.any() or held_out.all():
+        share = f"{held_out.mean():.0%} of {len(held_out):,} rows are held out"
+        raise SettingError(f"{share}: none are left on one side of the split; change validation")
 
 
 def objective_of(
@@ -255,8 +269,10 @@ def train_table(
 ) -> FieldwiseModel:
     """Train on a table or a store and save the model as `out`.
 
-    `reading` goes to `encode`, `fitting` to `fit_store`. While it runs, `.OUT.work` beside the
-    model holds the encoded table and checkpoints; `running.resume` takes up what is there.
+    `reading` goes to `encode`, `fitting` to `fit_store`; where that means crosses, the table is
+    encoded with all there is to cross, and `min_count` is the model's. While it runs, `.OUT.work`
+    beside the model holds the encoded table and checkpoints; `running.resume` takes up what is
+    there.
     """
     running = running or Running()
     out = Path(out)
@@ -265,14 +281,22 @@ def train_table(
     work = out.with_name(f".{out.name}.work")
     if not running.resume:
         shutil.rmtree(work, ignore_errors=True)
-    if isinstance(data, (str, Path)) and (Path(data) / "header.json").is_file():
+    is_store = isinstance(data, (str, Path)) and (Path(data) / "header.json").is_file()
+    reading = dict(reading or {})
+    asked = (fitting.get(name) for name in ("crosses", "combine"))
+    if decide(fitting.get("preset", "fast"), *asked)[0] is not None:
+        fitting["min_count"] = reading.get("min_count")
+        if not is_store and "schema" not in reading:
+            fitting["min_count"] = _usual_count(reading)
+            reading |= {"min_count": 1, "resolutions": True}
+    if is_store:
         store = Store(data)
     elif running.resume and (work / "store" / "header.json").is_file():
         store = Store(work / "store")
     else:
         from .data.encoding import encode
 
-        store = encode(data, work / "store", overwrite=True, show=running.show, **(reading or {}))
+        store = encode(data, work / "store", overwrite=True, show=running.show, **reading)
     try:
         running = replace(running, checkpoint=work / "checkpoint")
         model = fit_store(store, running=running, **fitting)
@@ -283,6 +307,16 @@ def train_table(
         raise
     shutil.rmtree(work, ignore_errors=True)
     return model
+
+
+def _usual_count(reading: Mapping[str, Any]) -> int:
+    """The min_count that was given, or that of the format."""
+    from .data.readers import format_schema
+
+    known = format_schema(reading.get("format", "auto"))
+    usual = Field.min_count if known is None else known.fields[0].min_count
+    given = reading.get("min_count")
+    return usual if given is None else given
 
 
 def kept_store(

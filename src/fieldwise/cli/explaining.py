@@ -49,6 +49,8 @@ def explain(
     if form == "html":
         from ..report.page import page  # before the work, so that what is missing is said at once
     loaded = FieldwiseModel.load(model)
+    if not quiet:
+        _tell_trees(loaded)
     options: dict[str, Any] = {"cards": 0} if form is None else {}
     if data is not None:
         options |= {"format": table_format, "separator": separator}
@@ -109,6 +111,7 @@ def category(
     from ..model import FieldwiseModel
 
     loaded = FieldwiseModel.load(model)
+    _tell_trees(loaded)
     found: Any
     if other is None:
         found = loaded.explain_category(field, value, n=partners or 3, output=output)
@@ -120,6 +123,15 @@ def category(
         _show_card(found)
     else:
         _show_comparison(found)
+
+
+def _tell_trees(model: Any) -> None:
+    if model.boosted is not None:
+        typer.echo(
+            "boosted trees make this model's predictions: rows are taken apart as the trees have "
+            "them; fields, pairs and categories are those of the field-wise score the trees read",
+            err=True,
+        )
 
 
 def _console() -> Any:

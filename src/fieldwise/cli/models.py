@@ -15,6 +15,7 @@ from .options import (
     AsJson,
     Bins,
     Clicks,
+    Cross,
     Data,
     Device,
     Drop,
@@ -25,12 +26,14 @@ from .options import (
     MinCount,
     NoQuotes,
     Pooling,
+    Preset,
     Quiet,
     Separator,
     Target,
     Threads,
     Unseen,
     Weight,
+    crosses_of,
     locate,
     reading_of,
 )
@@ -55,11 +58,14 @@ def train(
     bins: Bins = None,
     pooling: Pooling = None,
     max_values: MaxValues = None,
+    preset: Preset = None,
+    cross: Cross = None,
     loss: Annotated[
         str | None, typer.Option(help="Of numbers: squared, absolute, huber or poisson.")
     ] = None,
     combine: Annotated[
-        str | None, typer.Option(help="How fields combine: sum, weighted, vote or weighted_vote.")
+        str | None,
+        typer.Option(help="How fields combine: sum, weighted, vote, weighted_vote or boosted."),
     ] = None,
     component: Annotated[
         str | None, typer.Option(help="A category's model: linear, or fm (slow).")
@@ -167,7 +173,7 @@ TRAIN_NAMES = (
 )  # fmt: skip
 FIT_NAMES = (
     "rank", "rank_base", "validation", "split", "loss", "combine", "component", "members",
-    "sampling_rate", "aggregate", "device", "threads", "paper",
+    "sampling_rate", "aggregate", "device", "threads", "paper", "preset", "cross",
 )  # fmt: skip
 
 
@@ -199,6 +205,8 @@ def _train_options(
         given = {**PAPER[paper], **given}
     reading = reading_of(given)
     settings = TrainSettings(**{k: given.pop(k) for k in TRAIN_NAMES if k in given})
+    if "cross" in given:
+        given["crosses"] = crosses_of(given.pop("cross"))
     if "members" in given:
         given["n_members"] = given.pop("members")
     return reading, {"settings": settings, **given}

@@ -15,6 +15,7 @@ __all__ = [
     "AsJson",
     "Bins",
     "Clicks",
+    "Cross",
     "Data",
     "Device",
     "Drop",
@@ -25,12 +26,14 @@ __all__ = [
     "MinCount",
     "NoQuotes",
     "Pooling",
+    "Preset",
     "Quiet",
     "Separator",
     "Target",
     "Threads",
     "Unseen",
     "Weight",
+    "crosses_of",
     "kinds_of",
     "learned",
     "locate",
@@ -72,6 +75,19 @@ Pooling = Annotated[
 MaxValues = Annotated[int | None, typer.Option(min=1, help="Values of a list, at most.")]
 Unseen = Annotated[str | None, typer.Option(help="For values never seen: mean, rare or error.")]
 Bins = Annotated[int | None, typer.Option(min=1, help="Quantile bins of a number.")]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        help="fast, the field-wise model alone, unless set; glass: with crosses of fields; best: "
+        "with boosted trees on top."
+    ),
+]
+Cross = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="FIELD,FIELD,...: fields to cross. Repeatable. Or auto, which finds them, or none."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -93,6 +109,17 @@ def kinds_of(pairs: list[str] | None) -> dict[str, str]:
             raise SettingError(f"--kind {pair!r} is not COLUMN=KIND")
         kinds[column] = kind
     return kinds
+
+
+def crosses_of(given: Any) -> str | list[tuple[str, ...]]:
+    """Fields to cross, named with commas between them or, in a file, as lists."""
+    given = [given] if isinstance(given, str) else given
+    if not isinstance(given, list) or not all(isinstance(c, (str, list)) for c in given):
+        raise SettingError(f"cross = {given!r} is not a list such as ['user,item']")
+    if given in (["auto"], ["none"]):
+        return str(given[0])
+    parts = [c.split(",") if isinstance(c, str) else c for c in given]
+    return [tuple(str(name).strip() for name in part) for part in parts]
 
 
 def learned(

@@ -162,12 +162,13 @@ def schema_of(
     drop: Sequence[str] = (),
     kinds: Mapping[str, str] | None = None,
     profiles: Sequence[ColumnProfile] | None = None,
+    resolutions: bool = False,
     show: bool | None = False,
     **settings: Any,
 ) -> Schema:
     """The schema of a named format, or the one inferred from a look at every column.
 
-    `profiles` is that look, where it was taken before.
+    `profiles` is that look, where it was taken before. `resolutions` is of what is inferred.
     """
     settings = {k: v for k, v in settings.items() if v is not None}
     if isinstance(drop, str):
@@ -189,7 +190,13 @@ def schema_of(
         wanted = [c for c in source.columns if c not in drop]
         profiles = profile(source, columns=wanted, kinds=kinds, show=show)
     schema = infer_schema(
-        profiles, target=targets, trials=trials, weight=weight, kinds=kinds, **settings
+        profiles,
+        target=targets,
+        trials=trials,
+        weight=weight,
+        kinds=kinds,
+        resolutions=resolutions,
+        **settings,
     )
     return replace(schema, dropped=tuple(drop))
 
@@ -236,8 +243,8 @@ def encode(
     `target` names a column to learn, or several. With `trials` it counts successes (clicks) of so
     many trials (impressions) a row.
     `append=True` adds rows to a store that is there: its codes stay, new categories come after.
-    `settings` (min_count, unseen, n_bins, pooling, max_values) hold for all fields; see
-    `infer_schema`.
+    `settings` (min_count, unseen, n_bins, pooling, max_values) hold for all fields, `resolutions`
+    for numbers; see `infer_schema`.
     """
     start = None
     if append:

@@ -143,6 +143,8 @@ def _every_category(learned: Learned, output: str) -> dict[str, Any]:
 
 
 def _bound(model: FieldwiseModel) -> dict[str, Any] | None:
+    if model.boosted is not None:  # it is of the field-wise score alone
+        return None
     try:
         return model.bound().to_dict()
     except SettingError:  # of such a model there is none
@@ -170,7 +172,8 @@ def _judged(
         if y is not None:
             loss = LOSSES[head.loss].value(z[t].astype(np.float64), y[:, t], head.delta)
             outcome = (y[:, t] == k).astype(float) if head.size > 1 else y[:, t]
-            wide = wide_values(codes, values, model.schema.valued)
+            valued = model.schema.valued
+            wide = wide_values(codes, values[:, : len(valued)], valued)
             judge.add(codes, wide, mine, outcome, w, loss)
             parts.append((z, y, w))
         held = {"codes": codes, "values": values, "p": mine, "w": w}
@@ -244,7 +247,7 @@ def _rows(
 ) -> dict[str, Any]:
     """Rows as a page shows them: what they hold, as text, and what every field adds."""
     codes = held["codes"]
-    found = learned.rows(codes, held["values"])
+    found = model.explain_codes(codes, held["values"])
     single = model.layout.n_outputs == 1
     effects = found.shapley if single else found.shapley[:, o]
     base = float(found.base if single else found.base[o])
