@@ -288,6 +288,12 @@ def test_fewer_rows_than_folds_and_one_class_in_a_fold(table: Any) -> None:
         FieldwiseClassifier(preset="glass").partial_fit(X, y)
 
 
+def test_a_table_without_categories_says_so() -> None:
+    X = pl.DataFrame({"x": np.linspace(0, 1, 500)})
+    with pytest.raises(SettingError, match="preset='fast'"):
+        FieldwiseClassifier(preset="best", kinds={"x": "linear"}).fit(X, [0, 1] * 250)
+
+
 def test_folds_are_the_same_on_every_machine() -> None:
     assert draw_folds(12, 7).tolist() == draw_folds(20, 7)[:12].tolist()
     assert np.bincount(draw_folds(100_000, 1)).min() > 9_500

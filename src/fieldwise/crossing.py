@@ -75,6 +75,8 @@ class Crossing:
     def chosen(self, schema: Schema, known: Known, running: Running, seed: int) -> list[Any]:
         """The crosses as slots, fields by themselves first."""
         singles = crossable(schema)
+        if not singles:
+            raise SettingError("lists and linear fields have no evidence; set preset='fast'")
         if self.crosses == "none":
             crosses: list[tuple[int, ...]] = []
         elif self.crosses == "auto":
