@@ -75,8 +75,6 @@ class Crossing:
     def chosen(self, schema: Schema, known: Known, running: Running, seed: int) -> list[Any]:
         """The crosses as slots, fields by themselves first."""
         singles = crossable(schema)
-        if not singles:
-            raise SettingError("lists and linear fields have no evidence; set preset='fast'")
         if self.crosses == "none":
             crosses: list[tuple[int, ...]] = []
         elif self.crosses == "auto":
@@ -193,24 +191,51 @@ def fit_crossed(
     head = _only_head(objective)
     if crossing.boosted:
         check_boosted(objective.heads)
-    known = parts.known
-    n, seed = len(known["codes"]), settings.seed
+    if not crossable(words.schema):
+        raise SettingError("lists and linear fields have no evidence; set preset='fast'")
+    n, seed = len(parts.known["codes"]), settings.seed
     if n < FOLDS:
         raise DataError(f"{n} rows are fewer than the {FOLDS} folds of crosses; set crosses='none'")
     copies = COPIES if n < STACKED else 1
-    evidence, fitted = learn_evidence(words.schema, known, head, crossing, running, seed, copies)
-    judged = None if parts.judge is None else evidence.of(parts.judge["codes"])
-    fit = _fit_boosted if crossing.boosted else _fit_glass
-    model, fields = fit(
-        *(words, parts, evidence, fitted, judged),
-        floor=crossing.floor,
-        layout_of=layout_of,
+    learned = (words.schema, parts.known, head, crossing, running, seed, copies)
+    evidence, fitted = learn_evidence(*learned)
+    crossed = _vocabulary(words, evidence, fitted, crossing)
+    known = _stacked(crossed, parts.known, fitted)
+    judge = None
+    if parts.judge is not None:
+        judge = _stacked(crossed, parts.judge, [evidence.of(parts.judge["codes"])])
+    # Without evidence among its fields a row is the same in every copy.
+    n_fitted = n if crossing.boosted else known.n_rows
+    problem = Problem(
+        layout=layout_of(crossed, objective),
+        rows=_plain(crossed, known, n_fitted),
+        counts=crossed.counts(),
+        validation=None if judge is None else _plain(crossed, judge, judge.n_rows),
+        valued=crossed.schema.valued,
         objective=objective,
-        settings=settings,
-        running=running,
         sampling_rate=sampling_rate,
     )
-    return replace(model, settings={**model.settings, "rows": n}), fields
+    rates = None if crossing.boosted else GLASS_RATES
+    if not crossing.boosted and settings.weight_decay is None:
+        settings = replace(settings, weight_decay=GLASS_DECAY / n)
+    fit = train(problem, settings, _kept_apart(running, "fields"), rates=rates)
+    model = FieldwiseModel.of(crossed, problem, fit, asdict(fit.settings))
+    model = replace(model, settings={**model.settings, "rows": n})
+    if crossing.boosted:
+        scores = cross_fitted_scores(crossed, problem, fit, running)
+        model = _with_trees(model, known, judge, np.concatenate([scores] * copies), running)
+    return model, fit
+
+
+def _vocabulary(
+    words: Vocabulary, evidence: Evidence, fitted: Sequence[Fitted], crossing: Crossing
+) -> CrossedVocabulary:
+    from .crosses.vocabulary import CrossedVocabulary, evidence_fields
+
+    if crossing.boosted:
+        return CrossedVocabulary(words, evidence, floor=crossing.floor, with_extras=True)
+    own = evidence_fields(words.schema, evidence.crosses, fitted)
+    return CrossedVocabulary(words, evidence, floor=max(crossing.floor, FLOOR), own=own)
 
 
 def _kept_apart(running: Running, name: str) -> Running:
@@ -235,40 +260,6 @@ def learn_evidence(
     return Evidence.learn(rows, crosses, folds, n_jobs=running.n_jobs)
 
 
-def _fit_glass(
-    words: Vocabulary,
-    parts: Parts,
-    evidence: Evidence,
-    fitted: Sequence[Fitted],
-    judged: Fitted | None,
-    *,
-    floor: int,
-    layout_of: LayoutOf,
-    objective: Objective,
-    settings: TrainSettings,
-    running: Running,
-    sampling_rate: float,
-) -> tuple[FieldwiseModel, Fit]:
-    from .crosses.vocabulary import CrossedVocabulary, evidence_fields
-
-    own = evidence_fields(words.schema, evidence.crosses, fitted)
-    crossed = CrossedVocabulary(words, evidence, floor=max(floor, FLOOR), own=own)
-    problem = Problem(
-        layout=layout_of(crossed, objective),
-        rows=_stacked(crossed, parts.known, fitted),
-        counts=crossed.counts(),
-        validation=None if judged is None else _stacked(crossed, parts.judge or {}, [judged]),
-        valued=crossed.schema.valued,
-        objective=objective,
-        sampling_rate=sampling_rate,
-    )
-    if settings.weight_decay is None:
-        settings = replace(settings, weight_decay=GLASS_DECAY / len(parts.known["codes"]))
-    fit = train(problem, settings, _kept_apart(running, "fields"), rates=GLASS_RATES)
-    model = FieldwiseModel.of(crossed, problem, fit, asdict(fit.settings))
-    return model, fit
-
-
 def _stacked(words: CrossedVocabulary, part: dict[str, Any], fitted: Sequence[Fitted]) -> Rows:
     """Rows with their evidence, once for every assignment to folds."""
     coded = [words.extended(part["codes"], part["values"], found) for found in fitted]
@@ -281,70 +272,41 @@ def _stacked(words: CrossedVocabulary, part: dict[str, Any], fitted: Sequence[Fi
     return Rows(codes=codes, values=values, **again)
 
 
-def _fit_boosted(
-    words: Vocabulary,
-    parts: Parts,
-    evidence: Evidence,
-    fitted: Sequence[Fitted],
-    judged: Fitted | None,
-    *,
-    floor: int,
-    layout_of: LayoutOf,
-    objective: Objective,
-    settings: TrainSettings,
-    running: Running,
-    sampling_rate: float,
-) -> tuple[FieldwiseModel, Fit]:
-    from .crosses.vocabulary import CrossedVocabulary
+def _plain(words: CrossedVocabulary, rows: Rows, n: int) -> Rows:
+    """The first n rows without what comes after the values of fields."""
+    found = rows.read(0, n)
+    return Rows(**{**found, "values": found["values"][:, : len(words.schema.valued)]})
 
-    head, jobs = objective.heads[0], running.n_jobs
-    crossed = CrossedVocabulary(words, evidence, floor=floor, with_extras=True)
-    known = _stacked(crossed, parts.known, fitted)
-    judge = None if judged is None else _stacked(crossed, parts.judge or {}, [judged])
-    n_values, n = len(crossed.schema.valued), len(parts.known["codes"])
-    problem = Problem(
-        layout=layout_of(crossed, objective),
-        rows=_plain(known, n_values, n),
-        counts=crossed.counts(),
-        validation=None if judge is None else _plain(judge, n_values, judge.n_rows),
-        valued=crossed.schema.valued,
-        objective=objective,
-        sampling_rate=sampling_rate,
-    )
-    fit = train(problem, settings, _kept_apart(running, "fields"))
-    plain = FieldwiseModel.of(crossed, problem, fit, asdict(fit.settings))
-    scores = cross_fitted_scores(crossed, problem, fit, running)
-    examples = _examples(known, n_values, np.concatenate([scores] * len(fitted)))
+
+def _with_trees(
+    model: FieldwiseModel, known: Rows, judge: Rows | None, scores: np.ndarray, running: Running
+) -> FieldwiseModel:
+    """The model with trees over its scores; `scores` are those of the rows known, cross-fitted."""
+    head, n_values = model.objective.heads[0], len(model.schema.valued)
+
+    def examples(rows: Rows, z: np.ndarray) -> Examples:
+        found = rows.read(0, rows.n_rows)
+        features = np.concatenate([z, found["values"][:, n_values:]], axis=1)
+        weight = found["weight"][:, 0] if "weight" in found else None
+        return Examples(features, found["target"][:, 0], weight)
+
     to_judge = None
     if judge is not None:
         whole = judge.read(0, judge.n_rows)
-        z = plain.score_codes(whole["codes"], whole["values"], jobs)
-        to_judge = _examples(judge, n_values, z.reshape(len(z), -1))
+        z = model.score_codes(whole["codes"], whole["values"], running.n_jobs)
+        to_judge = examples(judge, z.reshape(len(z), -1))
     boosted = fit_boosted(
-        examples,
+        examples(known, scores),
         to_judge,
         head,
-        copies=len(fitted),
-        seed=settings.seed,
-        n_jobs=jobs,
-        shift=float(np.log(sampling_rate)),
+        copies=known.n_rows // model.settings["rows"],
+        seed=model.settings["seed"],
+        n_jobs=running.n_jobs,
+        shift=float(np.log(model.settings.get("sampling_rate", 1.0))),
         show=running.show,
     )
-    metrics = plain.metrics if to_judge is None else _judged(boosted, to_judge, head)
-    return replace(plain, boosted=boosted, metrics=metrics), fit
-
-
-def _plain(rows: Rows, n_values: int, n: int) -> Rows:
-    """The first n rows without what comes after the values of fields."""
-    found = rows.read(0, n)
-    return Rows(**{**found, "values": found["values"][:, :n_values]})
-
-
-def _examples(rows: Rows, n_values: int, scores: np.ndarray) -> Examples:
-    found = rows.read(0, rows.n_rows)
-    features = np.concatenate([scores, found["values"][:, n_values:]], axis=1)
-    weight = found["weight"][:, 0] if "weight" in found else None
-    return Examples(features, found["target"][:, 0], weight)
+    metrics = model.metrics if to_judge is None else _judged(boosted, to_judge, head)
+    return replace(model, boosted=boosted, metrics=metrics)
 
 
 def as_trained(fit: Fit) -> TrainSettings:
