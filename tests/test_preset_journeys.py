@@ -18,6 +18,7 @@ from fieldwise import checkpoint as checkpoints
 from fieldwise.cli import main
 from fieldwise.crossing import decide
 from fieldwise.fitting import fit_store, train_table
+from fieldwise.report.text import headline
 from fieldwise.train import TrainSettings
 
 QUICK = ("--rank", 2, "--learning-rate", 0.1, "--epochs", 2, "--threads", 2)
@@ -118,7 +119,10 @@ def test_explain_takes_rows_apart(folder: Path, tmp_path: Path, preset: str) -> 
     assert "user" in out
     assert ("boosted trees" in errors) == (preset == "best")
     run("explain", folder / preset, folder / "new.csv", "--out", tmp_path / "r.json", "--quiet")
-    rows = json.loads((tmp_path / "r.json").read_text())["rows"]["rows"]
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["summary"]["boosted"] == (preset == "best")
+    assert ("Boosted trees make the predictions" in headline(report)) == (preset == "best")
+    rows = report["rows"]["rows"]
     for row in rows:  # the parts are those of the prediction
         assert 1 / (1 + np.exp(-row["score"])) == pytest.approx(row["prediction"], abs=1e-4)
     assert len(rows) > 20

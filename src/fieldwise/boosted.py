@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from .errors import MissingExtra, ModelError, SettingError
+from .errors import MissingExtra, ModelError
 from .objective import Head
 from .progress import Progress, progress
 
-__all__ = ["Boosted", "Examples", "fit_boosted"]
+__all__ = ["Boosted", "Examples", "fit_boosted", "need_trees"]
 
 OBJECTIVES = {
     "logistic": "binary",
@@ -59,7 +59,7 @@ class Boosted:
 
     @cached_property
     def _trees(self) -> list[Any]:
-        lightgbm = _lightgbm()
+        lightgbm = need_trees()
         try:
             return [lightgbm.Booster(model_str=text) for text in self.members]
         except lightgbm.basic.LightGBMError as error:
@@ -103,7 +103,7 @@ def fit_boosted(
 ) -> Boosted:
     """Trees until the rows to judge by have seen no gain for a while. `copies` is how often every
     row stands among those known."""
-    lightgbm = _lightgbm()
+    lightgbm = need_trees()
     few = len(known.y) // copies < FEW
     settings = {
         **SETTINGS,
@@ -151,16 +151,10 @@ def _teller(tell: Progress) -> Any:
     return after
 
 
-def _lightgbm() -> Any:
+def need_trees() -> Any:
+    """LightGBM; asked for early, what is missing is not found out after most of the work."""
     try:
         import lightgbm
     except ImportError:
         raise MissingExtra("lightgbm", "boost") from None
     return lightgbm
-
-
-def check_boosted(heads: tuple[Head, ...]) -> None:
-    """What would otherwise be found out after most of the work."""
-    _lightgbm()
-    if len(heads) != 1:
-        raise SettingError("combine='boosted' learns one target at a time")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .boosted import Boosted, Examples, check_boosted, fit_boosted
+from .boosted import Boosted, Examples, fit_boosted, need_trees
 from .crosses import Evidence, draw_folds, find_crosses
 from .crosses.evidence import FOLDS, Fitted
 from .crosses.evidence import Rows as Known
@@ -190,7 +190,7 @@ def fit_crossed(
     """A model with crosses, and the fit of its field-wise part."""
     head = _only_head(objective)
     if crossing.boosted:
-        check_boosted(objective.heads)
+        need_trees()
     if not crossable(words.schema):
         raise SettingError("lists and linear fields have no evidence; set preset='fast'")
     n, seed = len(parts.known["codes"]), settings.seed

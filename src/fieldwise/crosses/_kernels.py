@@ -12,8 +12,8 @@ LEAST, MOST = 0.5, 1e6
 
 @njit(cache=True, nogil=True)
 def keys_of(codes, cross):
-    """(n,) a number for what each row has in the fields of a cross; 64 bits, so that two crossed
-    categories of a billion share one with a chance of 3 %, and of ten million never."""
+    """(n,) a number for what each row has in the fields of a cross; 64 bits, so that any two of a
+    billion crossed categories share one with a chance of 3 %, of ten million with 3 in a million"""
     n = len(codes)
     out = np.empty(n, np.uint64)
     for r in range(n):

@@ -123,11 +123,6 @@ class Evidence:
     def n_targets(self) -> int:
         return self.shrink.shape[1]
 
-    @property
-    def n_categories(self) -> list[int]:
-        """How many crossed categories every cross has."""
-        return [len(known.count) for known in self._known]
-
     @classmethod
     def learn(
         cls,

@@ -80,12 +80,6 @@ class CrossedVocabulary(Vocabulary):
     def to_bytes(self) -> bytes:
         return Vocabulary(self.schema, [*self.base.fields, *self._own]).to_bytes()
 
-    def named(self, targets: Sequence[Any]) -> CrossedVocabulary:
-        """The same with these targets."""
-        base = Vocabulary(replace(self.base.schema, targets=tuple(targets)), self.base.fields)
-        own, extras = self._own, self.with_extras
-        return CrossedVocabulary(base, self.evidence, floor=self.floor, own=own, with_extras=extras)
-
     def encode(
         self, chunk: Chunk, n_unseen: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:

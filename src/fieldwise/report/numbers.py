@@ -65,6 +65,7 @@ def report_numbers(
             "task": "chance" if head.is_class else "number",
             "unit": "log-odds" if head.loss == "logistic" else "score",
             "rows": model.settings.get("rows"),
+            "boosted": model.boosted is not None,
             "fields": layout.n_fields,
             "categories": layout.n_rows,
             "parameters": layout.n_parameters,

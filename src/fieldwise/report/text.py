@@ -45,6 +45,11 @@ def headline(numbers: Mapping[str, Any]) -> str:
     if output and output != target:
         whole = output if output.startswith(f"{target}=") else f"{target} = {output}"
         said += f" The score that is explained is that of {whole}."
+    if summary.get("boosted"):
+        said += (
+            " Boosted trees make the predictions: rows are taken apart as the trees have them, and "
+            "fields, pairs, categories and training are those of the field-wise score they read."
+        )
     return said
 
 
