@@ -62,6 +62,9 @@ def test_steps_and_scores_are_the_slow_twins(shape, weighted, valued):
         learning_rate=0.05, weight_decay=1e-3, penalty=1e-3, reg_every=3, batch_size=16
     )
     truth, fast = engines(layout, settings, n_jobs=2)
+    if weighted:  # a decay of its own for every row
+        for engine in (truth, fast):
+            engine.decay[:] = np.linspace(0.0, 0.1, len(engine.decay))
     weight = random.random(y.shape) if weighted else None
     values = random.normal(size=codes.shape) if valued else None
     told = [told_by(e, codes, values, y, weight) for e in (truth, fast)]

@@ -66,6 +66,7 @@ def engines(layout, settings, objective, seed=1, names=("reference", "gpu"), **o
         engine = make_engine(name, layout, settings, objective=objective, offsets=offsets, **extra)
         fill(engine.table, start)
         fill(engine.state, 1e-3)
+        fill(engine.decay, settings.weight_decay * np.linspace(0.5, 1.5, len(engine.decay)))
         made.append(engine)
     return made
 

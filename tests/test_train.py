@@ -86,19 +86,57 @@ def test_rates_are_tried_upwards_while_they_help(tmp_path):
     assert again.table.tobytes() == fit.table.tobytes()
 
 
-def test_of_few_rows_a_stronger_decay_is_kept_where_it_is_better():
+def test_of_few_rows_a_stronger_shrinkage_is_kept_where_it_is_better():
     sizes, random = (30, 200, 8), np.random.default_rng(0)
     codes = np.stack([random.integers(0, d, 6_000) for d in sizes], axis=1)
     sharp = ((codes[:, 0] + codes[:, 2]) % 2).astype(float)
     noise = random.integers(0, 2, 6_000).astype(float)
     counts = np.concatenate([np.bincount(codes[:, j], minlength=d) for j, d in enumerate(sizes)])
     settings = TrainSettings(epochs=4, batch_size=256)
-    for y, kept in ((sharp, 1e-5), (noise, 10 / 5_000)):
+    for y, kept in ((sharp, 1.0), (noise, 10.0)):
         rows = [Rows(codes=codes[p], target=y[p]) for p in (slice(0, 5_000), slice(5_000, None))]
         layout = Layout.of(sizes, rank=3)
         problem = Problem(layout=layout, rows=rows[0], counts=counts, validation=rows[1])
         fit = train(problem, settings, Running(device="cpu"))
-        assert fit.settings.weight_decay == pytest.approx(kept)
+        assert fit.settings.shrinkage == kept
+
+
+def test_shrinkage_is_an_l2_prior_whatever_the_batches():
+    """Steps over batches, each pulling the rows it has, come to the minimum of
+    mean loss + strength / (2 n) |T|^2, found by a solver that knows nothing of batches."""
+    from scipy.optimize import minimize
+
+    n, strength, random = 600, 20.0, np.random.default_rng(0)
+    sizes = (40, 3)
+    codes = np.stack([np.minimum(random.zipf(1.5, n) - 1, 39), random.integers(0, 3, n)], axis=1)
+    y = (random.random(n) < 0.2 + 0.6 * (codes[:, 0] % 2)).astype(float)
+    layout = Layout.of(sizes, rank=0)
+    counts = np.concatenate([np.bincount(codes[:, j], minlength=d) for j, d in enumerate(sizes)])
+    rows, problem = (
+        layout.rows(codes),
+        Problem(layout=layout, rows=Rows(codes=codes, target=y), counts=counts),
+    )
+    settings = TrainSettings(
+        shrinkage=strength, learning_rate=0.3, batch_size=30, epochs=400, averages=8, penalty=0.0
+    )
+    fit = train(problem, settings, Running(device="cpu"))
+    offset = float(fit.scale.offsets[0])
+
+    def loss(b):
+        z = b[rows].sum(axis=1) + offset
+        return np.mean(np.logaddexp(0, z) - y * z) + strength / (2 * n) * b @ b
+
+    best = minimize(loss, np.zeros(layout.n_rows), tol=1e-12).x
+    plain = minimize(lambda b: loss(b) - strength / (2 * n) * b @ b * 0.9, 0 * best).x
+    away = np.abs(fit.table[:, 0] - best).max()
+    assert away < 0.03 < np.abs(plain - best).max()  # a tenth of the prior is another place
+
+
+def test_weight_decay_alone_is_the_papers():
+    assert TrainSettings(weight_decay=1e-3).settled(100).shrinkage == 0.0
+    both = TrainSettings(weight_decay=1e-3, shrinkage=2.0).settled(100)
+    assert (both.weight_decay, both.shrinkage) == (1e-3, 2.0)
+    assert TrainSettings().settled(100).shrinkage == 1.0
 
 
 def test_a_rate_that_is_behind_is_given_up():

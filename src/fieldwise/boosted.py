@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
     "lambda_l2": 5.0,
 }
 LEAF = 50  # rows, at least
-FEW = 100_000  # rows, for which small steps and several members are no burden
+FEW = 100_000  # rows, for which smaller steps are no burden
 MOST_TREES, PATIENCE, UNJUDGED, MEMBERS = 2000, 80, 200, 3
 
 
@@ -128,9 +128,8 @@ def fit_boosted(
         callbacks = [lightgbm.early_stopping(PATIENCE, verbose=False)]
     n_trees = MOST_TREES if judges else UNJUDGED
     members = []
-    for member in range(MEMBERS if few else 1):
-        title = f"trees {member + 1}" if few else "trees"
-        with progress(title, n_trees, show=show) as tell:
+    for member in range(MEMBERS):
+        with progress(f"trees {member + 1}", n_trees, show=show) as tell:
             trees = lightgbm.train(
                 {**settings, "seed": seed + member},
                 data,

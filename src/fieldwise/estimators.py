@@ -52,8 +52,10 @@ rank : rank of every field's models (at most its number of categories); None is 
     where the table would be large.
 rank_base : ranks grow as the logarithm of a field's size to this base instead.
 learning_rate : Adagrad's step; None tries some and keeps the one that is best on held-out rows.
-weight_decay, penalty : the decay of rows present in a batch (None: 1e-5, and of few rows a stronger
-    one is tried), and the weight of the variance and mean-norm constraints.
+shrinkage : how strongly a category's weights are pulled to 0, the more the fewer rows have it; None
+    is 1, and of few rows 10 is tried too; 0 where `weight_decay` is set.
+weight_decay, penalty : the paper's decay of rows present in a batch, whatever their counts, and the
+    weight of the variance and mean-norm constraints.
 max_variance, max_mean : hard bounds of the same two, a field each.
 batch_size, reg_every : rows a step and steps between penalties; None adapts them to the table.
 averages : tables of an epoch's second half whose mean is kept; 1 is its last, as in the paper.
@@ -98,6 +100,7 @@ class _FieldwiseEstimator(TableEstimator):
         rank: int | None = None,
         rank_base: float | None = None,
         learning_rate: float | None = None,
+        shrinkage: float | None = None,
         weight_decay: float | None = None,
         penalty: float = 1e-5,
         max_variance: float | None = None,
@@ -134,6 +137,7 @@ class _FieldwiseEstimator(TableEstimator):
         self.rank = rank
         self.rank_base = rank_base
         self.learning_rate = learning_rate
+        self.shrinkage = shrinkage
         self.weight_decay = weight_decay
         self.penalty = penalty
         self.max_variance = max_variance

@@ -262,6 +262,20 @@ def category_shares(layout: Layout, counts: np.ndarray) -> np.ndarray:
     return out
 
 
+def shared_decay(share: np.ndarray, n_rows: int, batch_size: int, strength: float) -> np.ndarray:
+    """delta_k = strength / (n pi_k), the decay of row k each time it is in a batch
+
+    share (d,) of the n rows have category k, so pi_k = 1 - (1 - share_k)^batch of all batches do. A
+    Gaussian prior of variance 1 / strength adds strength / (2 n) |T_k|^2 to the mean loss, whose
+    slope strength / n T_k is due at every step. Row k only moves in the batches it is in, so it
+    gets 1 / pi_k of it there: what is rare is pulled as often as it can be, and as hard as it must.
+    """
+    once = 1.0 / max(n_rows, 1)
+    absent = batch_size * np.log1p(-np.clip(share, once, 1.0 - 1e-12))
+    out: np.ndarray = strength * once / -np.expm1(absent)
+    return out
+
+
 def adagrad(
     table: np.ndarray,
     state: np.ndarray,

@@ -58,6 +58,15 @@ class Problem:
             )
 
     @property
+    def shares(self) -> np.ndarray:
+        """(d,) of all rows that were counted, those that have each category"""
+        by_field = np.add.reduceat(self.counts, self.layout.offsets[:-1])
+        plain = by_field[np.array(self.layout.slots) == 1]  # a list is counted once a value
+        n = max((plain if len(plain) else by_field).max(), 1)
+        out: np.ndarray = np.minimum(self.counts / n, 1.0)
+        return out
+
+    @property
     def judge(self) -> tuple[Table, np.ndarray | None] | None:
         """The rows to judge by, and which of them."""
         if self.validation is not None:

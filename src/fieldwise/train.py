@@ -19,6 +19,7 @@ import numpy as np
 from .data.shuffle import Batches, Rows, Table, gathered
 from .engines import Engine, StepSettings, empty_like, engine_for, fill, host, make_engine
 from .errors import SettingError, TrainingError
+from .maths import shared_decay
 from .objective import Objective
 from .problem import Problem, Ready, evaluate, judge_rows, with_voices
 from .progress import progress
@@ -39,10 +40,10 @@ __all__ = [
 # Tried from the smallest up while the next is better. Where rare categories are many the smallest
 # generalises best, where pairs of categories repeat often the largest (flights, Frappe).
 RATES = (0.05, 0.15, 0.4)
-DECAY = 1e-5
-# Of few rows, smaller steps and a stronger decay (so much over the rows) are tried as well: better
-# where rows are too few to tell categories apart, worse where a rule is sharp.
-FEW, FEW_RATES, FEW_DECAY = 50_000, (0.02, *RATES), 10.0
+SHRINKAGE = 1.0
+# Of few rows, smaller steps and a stronger shrinkage are tried as well: better where rows are too
+# few to tell categories apart, worse where a rule is sharp.
+FEW, FEW_RATES, FEW_SHRINKAGE = 50_000, (0.02, *RATES), 10.0
 TRIAL = 2  # epochs after which a rate that is behind the one before is given up
 CHUNK_ROWS = 1 << 17  # rows handed to the engine at a time
 INIT_ROWS = 4096  # of a table, whose starting values are drawn at a time
@@ -50,6 +51,7 @@ TELL_SECONDS = 0.2
 MAY_BE_NONE = (
     "learning_rate",
     "weight_decay",
+    "shrinkage",
     "reg_every",
     "batch_size",
     "max_variance",
@@ -63,7 +65,8 @@ class TrainSettings:
     """How to train. None means: adapted to the table."""
 
     learning_rate: float | None = None  # RATES are tried on the rows to judge by
-    weight_decay: float | None = None  # 1e-5; of few rows a stronger one is tried too
+    weight_decay: float | None = None  # of the rows in a batch, all alike; 0
+    shrinkage: float | None = None  # decay by count; 1 unless weight_decay is set
     penalty: float = 1e-5
     reg_every: int | None = None  # min(1000, steps in an epoch)
     batch_size: int | None = None  # 2048, less for small tables
@@ -82,6 +85,7 @@ class TrainSettings:
         for name, least, strict in (
             ("learning_rate", 0, True),
             ("weight_decay", 0, False),
+            ("shrinkage", 0, False),
             ("penalty", 0, False),
             ("reg_every", 1, False),
             ("batch_size", 1, False),
@@ -106,9 +110,14 @@ class TrainSettings:
         """With everything decided for a table of so many rows."""
         batch = self.batch_size or int(min(2048, max(32, 2 ** int(np.log2(max(n_rows, 1) / 64)))))
         steps = -(-n_rows // batch)
-        decay = DECAY if self.weight_decay is None else self.weight_decay
         every = self.reg_every or max(1, min(1000, steps))
-        return replace(self, batch_size=batch, weight_decay=decay, reg_every=every)
+        shrinkage = self.shrinkage
+        if shrinkage is None:
+            shrinkage = SHRINKAGE if self.weight_decay is None else 0.0
+        decay = self.weight_decay or 0.0
+        return replace(
+            self, batch_size=batch, reg_every=every, weight_decay=decay, shrinkage=shrinkage
+        )
 
 
 @dataclass(frozen=True)
@@ -215,9 +224,10 @@ def train(
     if settings.learning_rate is None and problem.judge is not None:
         fit = _climb(problem, settings, running, start, scale, rates or RATES)
         n = Batches(problem.rows, 1, only=problem.only).n_rows
-        if settings.weight_decay is not None or start or n >= FEW or fit.was_stopped:
+        is_set = settings.weight_decay is not None or settings.shrinkage is not None
+        if is_set or start or n >= FEW or fit.was_stopped:
             return fit
-        shrunk = replace(settings, weight_decay=FEW_DECAY / n)
+        shrunk = replace(settings, shrinkage=FEW_SHRINKAGE)
         folder = running.checkpoint and running.checkpoint / "shrunk"
         running = replace(running, checkpoint=folder)
         other = _climb(problem, shrunk, running, start, scale, rates or FEW_RATES)
@@ -272,7 +282,7 @@ def _engine(
     """An engine for so many rows to train on."""
     step = StepSettings(
         learning_rate=settings.learning_rate or RATES[0],
-        weight_decay=DECAY if settings.weight_decay is None else settings.weight_decay,
+        weight_decay=settings.weight_decay or 0.0,
         penalty=settings.penalty,
         reg_every=settings.reg_every or 1000,
         batch_size=settings.batch_size or 1,
@@ -292,6 +302,14 @@ def _engine(
     )
 
 
+def _decay(problem: Problem, settings: TrainSettings, n_rows: int) -> np.ndarray:
+    """(d,) of every row of the table, each time it is in a batch"""
+    shared = shared_decay(
+        problem.shares, n_rows, settings.batch_size or 1, settings.shrinkage or 0.0
+    )
+    return ((settings.weight_decay or 0.0) + shared).astype(np.float32)
+
+
 def fitted_engine(problem: Problem, fit: Fit, running: Running | None = None) -> Engine:
     """An engine that scores as the fit does."""
     engine = _engine(problem, fit.settings, running or Running(device="cpu"), fit.scale, 0)
@@ -309,6 +327,8 @@ def _begun(
     trained = Batches(problem.rows, 1, only=only).n_rows
     batch = settings.batch_size or 1
     engine = _engine(problem, settings, running, scale, trained)
+    if settings.shrinkage:
+        fill(engine.decay[: layout.n_rows], _decay(problem, settings, trained))
     if start:
         fill(engine.table, start.table)
         fill(engine.state, start.state)

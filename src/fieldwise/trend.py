@@ -30,11 +30,12 @@ from .layout import Layout
 from .losses import LOSSES
 from .problem import Problem, evaluate, judge_rows, value_moments
 from .targets import folded, scale_of
-from .train import DECAY, RATES, Fit, Running, TrainSettings, Watch, fitted_engine, train
+from .train import RATES, Fit, Running, TrainSettings, Watch, fitted_engine, train
 
 __all__ = ["RANKS", "bound_table", "follow"]
 
 RANKS = (1, 2, 4, 8, 16, 32)
+DECAY = 1e-5
 EVERY = 50  # steps from one look at the training loss to the next, at most
 # Looks in an epoch, at least: how far a rank is below the threshold must not be what is compared.
 # On the flights, 144 steps an epoch, looks 50 steps apart made ranks differ by 0.005 of loss.

@@ -88,7 +88,12 @@ def train(
         float | None, typer.Option(help="Ranks by the logarithm of a field's size instead.")
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Adagrad's step.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Of rows in a batch.")] = None,
+    shrinkage: Annotated[
+        float | None, typer.Option(help="Decay by count: strong where few rows have a category.")
+    ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(help="Of rows in a batch, all alike, as in the paper.")
+    ] = None,
     penalty: Annotated[
         float | None, typer.Option(help="Weight of the variance and mean-norm constraints.")
     ] = None,
@@ -168,8 +173,8 @@ def _shown(found: dict[str, float]) -> str:
 
 
 TRAIN_NAMES = (
-    "learning_rate", "weight_decay", "penalty", "batch_size", "reg_every", "epochs", "patience",
-    "averages", "seed", "bagging", "max_variance", "max_mean", "half",
+    "learning_rate", "shrinkage", "weight_decay", "penalty", "batch_size", "reg_every", "epochs",
+    "patience", "averages", "seed", "bagging", "max_variance", "max_mean", "half",
 )  # fmt: skip
 FIT_NAMES = (
     "rank", "rank_base", "validation", "split", "loss", "combine", "component", "members",

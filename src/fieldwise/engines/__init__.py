@@ -72,6 +72,7 @@ class Engine(Protocol):
     offsets: np.ndarray  # (K,) the outputs' intercepts
     table: np.ndarray
     state: np.ndarray
+    decay: np.ndarray  # (d + m,) of every row, each time it is in a batch; `weight_decay` at first
     field_weights: np.ndarray  # (m,) of "weighted", and Adagrad's state of them
     field_state: np.ndarray
     totals: np.ndarray  # (2,) sums of weighted losses and of weights; whoever reads it clears it

@@ -491,7 +491,7 @@ def _prefetch_run(table, state, distinct, i, last):
 
 
 @njit(cache=True, parallel=True)
-def _update_plain(table, state, a, c, samples, runs, shares, starts, lr, decay, n_threads):
+def _update_plain(table, state, a, c, samples, runs, shares, starts, lr, decays, n_threads):
     """One output, fields summed, no values."""
     distinct, owners, begins, ends, _ = runs
     width = table.shape[1]
@@ -502,7 +502,7 @@ def _update_plain(table, state, a, c, samples, runs, shares, starts, lr, decay, 
             mine, field = samples[begins[i] : ends[i]], owners[i]
             _sum_rows(a, mine, g, g, 0, width, False)
             _sum_rows(c, mine, g, g, starts[field], starts[field + 1], False)
-            _apply(table, state, distinct[i], g, lr, decay)
+            _apply(table, state, distinct[i], g, lr, decays[distinct[i]])
 
 
 @njit(cache=True, parallel=True)
@@ -513,7 +513,7 @@ def _update_any(
     a, c, d = buffers
     samples, slots = entries
     distinct, owners, begins, ends, _ = runs
-    lr, decay, n_outputs, m = steps
+    lr, decays, n_outputs, m = steps
     for k in prange(n_threads):
         g = np.empty(table.shape[1], np.float32)
         x = np.empty(values.shape[1] * len(a), np.float32)
@@ -523,7 +523,7 @@ def _update_any(
                 a, c, d, values, samples, slots, begins[i], ends[i], owners[i], starts, n_outputs,
                 m, x, g, by_field, has_values,
             )  # fmt: skip
-            _apply(table, state, distinct[i], g, lr, decay)
+            _apply(table, state, distinct[i], g, lr, decays[distinct[i]])
 
 
 @njit(cache=True)
@@ -532,10 +532,10 @@ def update(
     has_values,
 ):  # fmt: skip
     """Adagrad on every distinct row of the batch; each row is one thread's."""
-    lr, decay, n_outputs, _ = steps
+    lr, decays, n_outputs, _ = steps
     if n_outputs == 1 and not by_field and not has_values:
         a, c, _ = buffers
-        _update_plain(table, state, a, c, entries[0], runs, shares, starts, lr, decay, n_threads)
+        _update_plain(table, state, a, c, entries[0], runs, shares, starts, lr, decays, n_threads)
         return
     _update_any(
         table, state, buffers, values, entries, runs, shares, starts, steps, by_field, n_threads,
@@ -557,14 +557,14 @@ def weigh_fields(u, state, du, n, lr):
 @njit(cache=True)
 def train_steps(
     table, state, data, starts, slot_starts, objective, field_state, scratch, entries, runs, shares,
-    places, batch, lr, decay, n_threads, has_values,
+    places, batch, lr, decays, n_threads, has_values,
 ):  # fmt: skip
     """One step a batch over all rows given, in their order. Returns summed losses and weights."""
     rows, values, y, w = data
     offsets, _, _, combine, u = objective
     a, c, d, du, losses = scratch
     by_field = combine != SUM
-    steps = (lr, decay, len(offsets), len(slot_starts) - 1)
+    steps = (lr, decays, len(offsets), len(slot_starts) - 1)
     loss, weight = 0.0, 0.0
     for first in range(0, len(rows), batch):
         last = min(first + batch, len(rows))
@@ -613,7 +613,7 @@ def add_batch(
     a, c, d = buffers
     samples, slots = entries
     distinct, owners, begins, ends, _ = runs
-    _, decay, n_outputs, m = steps
+    _, decays, n_outputs, m = steps
     g = np.empty(slopes.shape[1], np.float32)
     x = np.empty(values.shape[1] * len(a), np.float32)
     for e in range(low, high):
@@ -638,7 +638,7 @@ def add_batch(
             has_values,
         )
         for t in range(len(g)):
-            slopes[r - first_row, t] += g[t] + decay * table[r, t]
+            slopes[r - first_row, t] += g[t] + decays[r] * table[r, t]
 
 
 @njit(cache=True, nogil=True)

@@ -286,11 +286,12 @@ def _write(
 @triton.jit
 def _step_rows(
     table, kept, row, there, cols, more, mine, live_mine, slope, slope_more, slope_mine,
-    weight, weight_more, weight_mine, squares, squares_more, squares_mine, rate, decay, seed,
+    weight, weight_more, weight_mine, squares, squares_more, squares_mine, rate, decays, seed,
     STRIDE: tl.constexpr, PULL: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     """The step of rows (n,). The columns a row's field owns are written as if it did not, and then
     over: they must have been read before the one, and written before the other."""
+    decay = tl.load(decays + row, mask=there, other=0.0)[:, None]
     weight, squares = _stepped(weight, squares, slope, rate, decay, PULL)
     weight_more, squares_more = _stepped(weight_more, squares_more, slope_more, rate, decay, PULL)
     weight_mine, squares_mine = _stepped(weight_mine, squares_mine, slope_mine, rate, decay, PULL)
@@ -314,7 +315,7 @@ def _rows_of(table, kept, row, live, cols, STRIDE: tl.constexpr):
 @triton.jit
 def short_runs(
     table, state, pull, keys, begins, rows, fields, n_runs, values, a, c, d, score_of, starts,
-    slot_starts, rate, decay, seed,
+    slot_starts, rate, decays, seed,
     S: tl.constexpr, M: tl.constexpr, K: tl.constexpr, STRIDE: tl.constexpr, R: tl.constexpr,
     RANK: tl.constexpr, OWN: tl.constexpr, N_SCORES: tl.constexpr, BATCH: tl.constexpr,
     SPAN: tl.constexpr, MAIN: tl.constexpr, TAIL: tl.constexpr, RUNS: tl.constexpr,
@@ -367,7 +368,7 @@ def short_runs(
             _step_rows(
                 table, kept, row, short, cols, more, mine, live_mine, slope, slope_more,
                 slope_mine, weight, weight_more, weight_mine, squares, squares_more, squares_mine,
-                rate, decay, seed, STRIDE, PULL, HALF,
+                rate, decays, seed, STRIDE, PULL, HALF,
             )  # fmt: skip
 
 
@@ -383,7 +384,7 @@ def _piece_sum(partial, place, there, cols, live, SIZE: tl.constexpr):
 @triton.jit
 def long_runs(
     table, state, pull, keys, begins, rows, fields, run_at, values, a, c, d, score_of, starts,
-    slot_starts, partial, counters, rate, decay, seed,
+    slot_starts, partial, counters, rate, decays, seed,
     S: tl.constexpr, M: tl.constexpr, K: tl.constexpr, STRIDE: tl.constexpr, R: tl.constexpr,
     RANK: tl.constexpr, OWN: tl.constexpr, N_SCORES: tl.constexpr, BATCH: tl.constexpr,
     SPAN: tl.constexpr, MAIN: tl.constexpr, TAIL: tl.constexpr, AT_ONCE: tl.constexpr,
@@ -457,6 +458,6 @@ def long_runs(
             _step_rows(
                 table, kept, rows_here, one == 0, cols, more, mine, live_mine, slope, slope_more,
                 slope_mine, weight, weight_more, weight_mine, squares, squares_more, squares_mine,
-                rate, decay, seed, STRIDE, PULL, HALF,
+                rate, decays, seed, STRIDE, PULL, HALF,
             )  # fmt: skip
             tl.store(counters + first, 0)

@@ -141,6 +141,7 @@ class CpuEngine:
         self._state = np.zeros(shape, np.float32)
         self.table = self._table[: layout.n_rows, : layout.width]
         self.state = self._state[: layout.n_rows, : layout.width]
+        self.decay = np.full(len(self._table), settings.weight_decay, np.float32)
         self.field_weights = np.ones(layout.n_fields, np.float32)
         self.field_state = np.full(layout.n_fields, 1e-6, np.float32)
         self._scratch: _Scratch | None = None
@@ -192,7 +193,7 @@ class CpuEngine:
             *(self._table, self._state, data, self.layout.starts, self.layout.slot_starts),
             *(self._kernel_objective(), self.field_state, scratch.samples, scratch.entries),
             *(scratch.runs, scratch.shares, scratch.places, s.batch_size),
-            *(np.float32(s.learning_rate), np.float32(s.weight_decay), self.n_threads, valued),
+            *(np.float32(s.learning_rate), self.decay, self.n_threads, valued),
         )
         return found
 
@@ -218,8 +219,7 @@ class CpuEngine:
         edges = np.arange(0, len(self._table) + PENALTY_ROWS, PENALTY_ROWS)
         cuts = np.searchsorted(distinct[order], edges)
         slopes_of = _Penalty(self._table, layout, s.penalty)
-        rates = np.float32(s.learning_rate), np.float32(s.weight_decay)
-        steps = (*rates, layout.n_outputs, layout.n_fields)
+        steps = (np.float32(s.learning_rate), self.decay, layout.n_outputs, layout.n_fields)
         by_field = self.objective.combine != "sum"
 
         def work(block: int) -> None:

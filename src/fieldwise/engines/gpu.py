@@ -135,6 +135,7 @@ class GpuEngine:
         self._state = torch.zeros(shape, device=self.device)
         self.table = self._table[: layout.n_rows, : layout.width]
         self.state = self._state[: layout.n_rows, : layout.width]
+        self.decay = torch.full((shape[0],), settings.weight_decay, device=self.device)
         self.field_weights = torch.ones(layout.n_fields, device=self.device)
         self.field_state = torch.full((layout.n_fields,), 1e-6, device=self.device)
         self.totals = torch.zeros(2, dtype=torch.float64, device=self.device)
@@ -386,7 +387,7 @@ class GpuEngine:
         runs = (found.begins[k], found.rows[k], found.fields[k])
         samples = (keys if x is None else x, scratch.a, scratch.c, scratch.d)
         columns = (self._score, self._block_starts, self._slot_starts)
-        rates = (s.learning_rate, s.weight_decay, self._seed)
+        rates = (s.learning_rate, self.decay, self._seed)
         with self._beside():
             if len(keys) > PIECE:
                 _triton.long_runs[(len(keys) // PIECE,)](

@@ -44,6 +44,7 @@ class ReferenceEngine:
         self._state = np.zeros(shape, dtype)
         self.table = self._table[: layout.n_rows]
         self.state = self._state[: layout.n_rows]
+        self.decay = np.full(len(self._table), settings.weight_decay)
         self.field_weights = np.ones(layout.n_fields)
         self.field_state = np.full(layout.n_fields, 1e-6)
 
@@ -76,7 +77,7 @@ class ReferenceEngine:
         slope = maths.gradient(self._table, layout, rows, df, values)
         present = rows if layout.n_slots == layout.n_fields or values is None else rows[values != 0]
         touched = np.unique(present)
-        slope[touched] += settings.weight_decay * self._table[touched]
+        slope[touched] += self.decay[touched, None] * self._table[touched]
         self.n_steps += 1
         due = settings.is_due(self.n_steps)
         if due:
