@@ -21,7 +21,7 @@ ROWS = [
     {"layout", "maths", "losses", "objective", "metrics"},
     {"engines", "data", "checkpoint"},
     {"boosted", "crosses"},
-    {"explain", "problem", "state", "targets", "train"},
+    {"explain", "problem", "ranking", "state", "targets", "train"},
     {"model"},
     {"_estimator", "crossing", "estimators", "features", "fitting", "predicting"}
     | {"baselines", "compress"},

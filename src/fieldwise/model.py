@@ -41,7 +41,10 @@ from .tensors import checksum, mapped, write_tensor
 from .train import Fit
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from .data.chunks import Chunk, Source
+    from .data.single import RowCoder
     from .data.vocabulary import Vocabulary
     from .data.words import StoredWords
     from .explain.bound import Bound
@@ -263,6 +266,24 @@ class FieldwiseModel:
         """Where the models of two categories of a field differ most; see `Comparison`."""
         return self.learned.compare(field, first, second, n=n, output=output)
 
+    def rank(
+        self,
+        context: Mapping[str, Any],
+        *,
+        over: str,
+        k: int = 20,
+        output: str | None = None,
+    ) -> pl.DataFrame:
+        """The k categories of the field `over` that score highest where everything else is as
+        `context` (a dict of raw values) says: category (null is missing), score, prediction.
+
+        All categories are ranked, exactly; of equal ones the first code is first. `output` is a
+        class, or a target of several; the last unless set.
+        """
+        from .ranking import rank
+
+        return rank(self, context, over=over, k=k, output=output)
+
     def plot_importance(self, ax: Any = None) -> Any:
         """Shares of the score's variance by field, by matplotlib; the axes."""
         return self.explain_fields().plot(ax)
@@ -394,14 +415,25 @@ class FieldwiseModel:
         pairs = zip(self.schema.targets, found, strict=True)
         return self._named([np.array(t.classes)[a] if t.classes else a for t, a in pairs])
 
+    @property
+    def base_vocabulary(self) -> Any:
+        """Of the table's own fields alone, evidence of crosses aside."""
+        words: Any = self.vocabulary
+        return words if words.evidence is None else words.base
+
     @cached_property
-    def _row_coder(self) -> Any:
+    def base_coder(self) -> RowCoder:
+        """Codes of one raw row in the table's own fields."""
         from .data.single import RowCoder
 
+        return RowCoder(self.base_vocabulary)
+
+    @cached_property
+    def _row_coder(self) -> Any:
         if self.vocabulary.evidence is None:
-            return RowCoder(self.vocabulary)
+            return self.base_coder
         words: Any = self.vocabulary
-        coder = RowCoder(words.base)
+        coder = self.base_coder
 
         def crossed(row: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
             codes, values = coder(row)
@@ -429,7 +461,8 @@ class FieldwiseModel:
         return model_html(about, fields)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_row_coder", "learned")}
+        left = ("_row_coder", "base_coder", "learned")
+        return {k: v for k, v in self.__dict__.items() if k not in left}
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Into a folder, whole or not at all."""

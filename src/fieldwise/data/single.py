@@ -112,6 +112,7 @@ class RowCoder:
             _ListCoder(f) if f.field.is_list else _FieldCoder(f) for f in vocabulary.fields
         ]
         self._names = [f.column for f in schema.fields]
+        self._fields = schema.names
         places = slot_positions(schema.slots)
         self._at: list[Any] = [
             slice(place.start, place.stop) if f.is_list else place.start
@@ -119,12 +120,19 @@ class RowCoder:
         ]
         self._width, self._valued = sum(schema.slots), schema.valued
 
-    def __call__(self, row: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        codes = np.empty((1, self._width), dtype=np.int32)
+    def __call__(
+        self, row: Mapping[str, Any], *, without: str | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`without`: a field whose value is not asked for; its code is 0."""
+        codes = np.zeros((1, self._width), dtype=np.int32)
         values = np.ones((1, self._width), dtype=np.float32)
         flat_codes, flat_values = codes[0], values[0]
+        parts = zip(self._coders, self._names, self._at, strict=True)
+        if without is not None:
+            own = self._fields.index(without)
+            parts = (part for k, part in enumerate(parts) if k != own)
         try:
-            for coder, name, at in zip(self._coders, self._names, self._at, strict=True):
+            for coder, name, at in parts:
                 flat_codes[at], flat_values[at] = coder(row[name])
         except KeyError as error:
             raise SchemaError(

@@ -21,10 +21,10 @@ from ..errors import SettingError
 from ..layout import Layout
 from ..losses import LOSSES
 from ..objective import COMBINE, Objective
-from . import StepSettings, _kernels
+from . import StepSettings, _kernels, _products
 from ._vectors import LINE
 
-__all__ = ["CpuEngine", "make", "score", "table_rows"]
+__all__ = ["CpuEngine", "make", "products", "score", "table_rows"]
 
 SMALL_STEP = 1 << 18  # floats gathered a step that are not worth waking other threads for
 SMALL = 256  # rows not worth waking other threads for
@@ -106,6 +106,25 @@ def score(
         finally:
             _RUNNING.release()
     return out.reshape(len(rows), layout.n_outputs, layout.n_fields) if by_field else out
+
+
+def products(table: np.ndarray, rows: slice, weights: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Rows of a table times one vector, an output's columns apart, (n, K) float32
+
+    weights (R,), edges (K + 1,) where the columns of outputs begin. Equal rows give equal bits.
+    Safe to call from many threads, as `score` is.
+    """
+    out = np.empty((rows.stop - rows.start, len(edges) - 1), np.float32)
+    common = (table, rows.start, weights, edges, out)
+    if len(out) < SMALL or not _RUNNING.acquire(blocking=False):
+        _products.products_serial(*common)
+    else:
+        try:
+            numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+            _products.products(*common, numba.config.NUMBA_NUM_THREADS)
+        finally:
+            _RUNNING.release()
+    return out
 
 
 class CpuEngine:
