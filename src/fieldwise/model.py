@@ -3,7 +3,9 @@
     model/
       model.json           format, schema, layout, objective, offsets, settings, metrics, history,
                            checksums
-      table.safetensors    table (d + m, R + K) float32; the last m rows are the means of fields
+      table.safetensors    table (d + m, R + K) float32; the last m rows are the means of fields.
+                           Of a compressed model table (d + m, R) int8 or float16, scale (d + m,)
+                           and bias (d + m, K) float32
       vocabulary.parquet   field, category, code, count
       crosses.parquet      where there are crosses: cross, codes, count, total
       boosted.json         where trees combine the scores: LightGBM's text of them
@@ -35,9 +37,10 @@ from .files import disk_errors, read_sealed, sealed, sync_folder
 from .layout import Layout
 from .losses import LOSSES
 from .objective import Head, Objective
+from .packed import Packed
 from .problem import Problem, value_moments
 from .targets import folded
-from .tensors import checksum, mapped, write_tensor
+from .tensors import checksum, mapped, write_tensor, write_tensors
 from .train import Fit
 
 if TYPE_CHECKING:
@@ -55,14 +58,26 @@ if TYPE_CHECKING:
 
 __all__ = ["FieldwiseModel"]
 
-FORMAT = 1
+FORMAT = 2  # a table that is packed; others are written as 1, which older ones of us read
 HEADER, TABLE, WORDS = "model.json", "table.safetensors", "vocabulary.parquet"
 MOMENTS, CROSSES, BOOSTED = "moments.safetensors", "crosses.parquet", "boosted.json"
 
 
+class _Rows:
+    """A model's table as float32. One that is packed is decoded when it is asked for."""
+
+    def __get__(self, model: FieldwiseModel, owner: type) -> np.ndarray:
+        return model.decoded if isinstance(model.stored, Packed) else model.stored
+
+    def __set__(self, model: FieldwiseModel, rows: np.ndarray | Packed) -> None:
+        model.stored = rows
+        model.__dict__.pop("decoded", None)
+
+
 @dataclass
 class FieldwiseModel:
-    """`rows` is the whole table, the means of fields at its end; `table` leaves those out."""
+    """`rows` is the whole table, the means of fields at its end; `table` leaves those out. `stored`
+    is what is scored with: `rows`, or where the model is compressed a packed table."""
 
     vocabulary: Vocabulary | StoredWords
     layout: Layout
@@ -103,6 +118,19 @@ class FieldwiseModel:
             *(about, dict(fit.metrics), list(fit.history)),
             value_moments(problem) if problem.valued else None,
         )
+
+    stored: np.ndarray | Packed = field(init=False, repr=False, compare=False)
+
+    @cached_property
+    def decoded(self) -> np.ndarray:
+        """A packed table as float32."""
+        assert isinstance(self.stored, Packed)
+        return self.stored.decoded()
+
+    @property
+    def compression(self) -> Mapping[str, Any]:
+        """How the model was compressed: steps, certificate; empty where it was not."""
+        return self.stored.about if isinstance(self.stored, Packed) else {}
 
     @property
     def schema(self) -> Schema:
@@ -203,7 +231,7 @@ class FieldwiseModel:
             return self._score_slowly(codes, wide, by_field=by_field)
         from .engines.cpu import score
 
-        return score(self.rows, self.layout, codes, wide, self.offsets, n_jobs, by_field)
+        return score(self.stored, self.layout, codes, wide, self.offsets, n_jobs, by_field)
 
     def _wide(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray | None:
         valued = self.schema.valued
@@ -461,7 +489,7 @@ class FieldwiseModel:
         return model_html(about, fields)
 
     def __getstate__(self) -> dict[str, Any]:
-        left = ("_row_coder", "base_coder", "learned")
+        left = ("_row_coder", "base_coder", "learned", "decoded")
         return {k: v for k, v in self.__dict__.items() if k not in left}
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
@@ -493,7 +521,7 @@ class FieldwiseModel:
         return path
 
     def _write(self, folder: Path) -> None:
-        write_tensor(folder / TABLE, "table", self.rows)
+        self._write_table(folder / TABLE)
         (folder / WORDS).write_bytes(self.vocabulary.to_bytes())
         names = [TABLE, WORDS]
         if self.moments is not None:
@@ -508,8 +536,10 @@ class FieldwiseModel:
         if self.boosted is not None:
             (folder / BOOSTED).write_text(self.boosted.to_json())
             names.append(BOOSTED)
+        if isinstance(self.stored, Packed):
+            more["packed"] = {"kind": self.stored.kind, **self.compression}
         body = {
-            "format": FORMAT,
+            "format": FORMAT if isinstance(self.stored, Packed) else 1,
             "fieldwise": __version__,
             "schema": self.schema.to_dict(),
             "sizes": list(self.layout.sizes),
@@ -530,6 +560,15 @@ class FieldwiseModel:
             os.fsync(handle)
             os.close(handle)
         sync_folder(folder)
+
+    def _write_table(self, file: Path) -> None:
+        table = self.stored
+        if not isinstance(table, Packed):
+            write_tensor(file, "table", table)
+            return
+        kind = np.dtype(table.kind)
+        parts = {"scale": table.scale, "bias": table.bias, "table": table.entries.view(kind)}
+        write_tensors(file, parts)
 
     @classmethod
     def load(cls, path: str | Path) -> FieldwiseModel:
@@ -563,7 +602,7 @@ class FieldwiseModel:
             if BOOSTED in body["checksums"]:
                 boosted = Boosted.from_json((path / BOOSTED).read_text())
             shape = (layout.n_rows + layout.n_fields, layout.width)
-            rows = mapped(path / TABLE, "table", shape, np.float32)
+            rows = _read_table(path / TABLE, shape, layout.n_columns, body.get("packed"))
             moments = None
             if MOMENTS in body["checksums"]:
                 moments = mapped(path / MOMENTS, "moments", (layout.n_rows, 2), np.float64)
@@ -583,3 +622,20 @@ class FieldwiseModel:
             if isinstance(error, SchemaError):
                 raise
             raise ModelError(f"{path / HEADER} is damaged: {error!r}") from error
+
+
+FieldwiseModel.rows = _Rows()  # type: ignore[assignment]  # which models share, as any property
+
+
+def _read_table(
+    file: Path, shape: tuple[int, int], n_columns: int, about: Mapping[str, Any] | None
+) -> Any:
+    """The table (d + m, R + K) of a model, mapped; packed where the header says of what kind."""
+    if about is None:
+        return mapped(file, "table", shape, np.float32)
+    n, kind = shape[0], np.dtype(about["kind"])
+    entries = mapped(file, "table", (n, n_columns), kind)
+    scale = mapped(file, "scale", (n,), np.float32)
+    bias = mapped(file, "bias", (n, shape[1] - n_columns), np.float32)
+    known = {k: v for k, v in about.items() if k != "kind"}
+    return Packed(entries if kind == np.int8 else entries.view(np.uint16), scale, bias, known)

@@ -22,6 +22,7 @@ from .data.vocabulary import FieldVocabulary
 from .errors import DataError, SchemaError, SettingError
 from .explain.learned import output_names, output_number
 from .losses import LOSSES
+from .packed import Packed
 
 if TYPE_CHECKING:
     from .model import FieldwiseModel
@@ -115,7 +116,10 @@ def _affine_scores(
 
     layout = model.layout
     i, R, K = model.schema.names.index(field), layout.n_columns, layout.n_outputs
-    taken = model.rows[table_rows(layout, codes)[0]].astype(np.float64)
+    at = table_rows(layout, codes)[0]
+    stored = model.stored
+    taken = stored.decoded(at) if isinstance(stored, Packed) else stored[at]
+    taken = taken.astype(np.float64)
     wide = wide_values(codes, values, model.schema.valued)
     if wide is not None:
         taken *= wide[0][:, None]
@@ -126,9 +130,13 @@ def _affine_scores(
     pairs = own * (brought[:, :R].sum(axis=0) - own)
     rest = np.bincount(layout.output, pairs, K) + brought[:, R:].sum(axis=0) + model.offsets
     edges = layout.starts[:: layout.n_fields]
-    rows = layout.own(i)
-    found = products(model.rows, rows, slopes.astype(np.float32), edges)
-    found += model.rows[rows, R:]
+    rows, weights = layout.own(i), slopes.astype(np.float32)
+    if isinstance(stored, Packed):
+        found = products(stored.entries, rows, weights, edges) * stored.scale[rows, None]
+        found += stored.bias[rows]
+    else:
+        found = products(stored, rows, weights, edges)
+        found += stored[rows, R:]
     found += rest.astype(np.float32)
     return found[of]
 

@@ -108,16 +108,17 @@ class RowCoder:
 
     def __init__(self, vocabulary: Vocabulary | StoredWords) -> None:
         schema = vocabulary.schema
-        self._coders = [
+        coders: list[Any] = [
             _ListCoder(f) if f.field.is_list else _FieldCoder(f) for f in vocabulary.fields
         ]
-        self._names = [f.column for f in schema.fields]
-        self._fields = schema.names
         places = slot_positions(schema.slots)
-        self._at: list[Any] = [
+        at: list[Any] = [
             slice(place.start, place.stop) if f.is_list else place.start
             for f, place in zip(schema.fields, places, strict=True)
         ]
+        columns = [f.column for f in schema.fields]
+        self._parts = list(zip(coders, columns, at, strict=True))
+        self._fields = schema.names
         self._width, self._valued = sum(schema.slots), schema.valued
 
     def __call__(
@@ -127,10 +128,11 @@ class RowCoder:
         codes = np.zeros((1, self._width), dtype=np.int32)
         values = np.ones((1, self._width), dtype=np.float32)
         flat_codes, flat_values = codes[0], values[0]
-        parts = zip(self._coders, self._names, self._at, strict=True)
+        parts = self._parts
         if without is not None:
-            own = self._fields.index(without)
-            parts = (part for k, part in enumerate(parts) if k != own)
+            parts = [
+                part for part, field in zip(parts, self._fields, strict=True) if field != without
+            ]
         try:
             for coder, name, at in parts:
                 flat_codes[at], flat_values[at] = coder(row[name])
