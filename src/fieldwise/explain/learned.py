@@ -78,11 +78,7 @@ class Learned:
         self._noise = list(noise) or [None] * len(objective.heads)
         self._ends = np.cumsum([head.size for head in objective.heads])
         self.outputs = output_names(self.schema, objective)
-        marginals = Marginals.of_counts(layout, self.counts)
-        if moments is not None:
-            for i in {int(layout.slot_owner[s]) for s in self.schema.valued}:
-                own = layout.own(i)
-                marginals.weight[own], marginals.square[own] = moments[own].T
+        marginals = Marginals.of_counts(layout, self.counts, moments, self.schema.valued)
         self.explainer = RowExplainer(rows, layout, marginals, offsets)
         self._models: dict[int, CategoryModels] = {}
         self._labels: dict[int, list[str]] = {}
