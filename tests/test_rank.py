@@ -108,7 +108,7 @@ def one_by_one(model: FieldwiseModel, row: dict[str, object], over: str) -> pl.D
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_MODELS)
-@pytest.mark.parametrize("over", ["ad", "hour", "mobile", "price"])
+@pytest.mark.parametrize("over", ["ad", "hour", "mobile"])
 def test_as_if_every_category_had_been_put_into_the_row(kind, over):
     model, row = fitted(kind), context()
     truth = one_by_one(model, row, over)
@@ -123,6 +123,30 @@ def test_as_if_every_category_had_been_put_into_the_row(kind, over):
     assert np.abs(both["prediction"] - both["prediction_true"]).max() < CLOSE * scale
     order = "prediction" if kind == "classes" else "score"
     assert (np.diff(found[order].to_numpy()) <= 1e-12).all()
+
+
+def test_bins_are_ranked():
+    truth = one_by_one(fitted("plain"), context(), "price")
+    found = fitted("plain").rank(context(), over="price", k=100)
+    both = found.join(truth, on="category", suffix="_true")
+    assert len(both) == len(found) == len(truth) == 32
+    assert np.abs(both["score"] - both["score_true"]).max() < CLOSE
+    labels = fitted("plain").vocabulary["price"].labels()[1:]  # as a report shows them
+    assert sorted(found["category"]) == sorted(labels)
+
+
+def test_finer_bins_of_the_same_column_stay_as_they_are():
+    """With crosses a number is cut twice; the other cut is read from the context."""
+    model, row = fitted("glass"), context()
+    found = model.rank(row, over="price", k=100)
+    words = model.vocabulary
+    codes, _ = model.base_coder(row)
+    code = int(codes[0, words.base.schema.names.index("price")])
+    (score,) = found.filter(category=words.base["price"].labels()[code])["score"]
+    assert score == pytest.approx(float(model.decision_function(row)[0]), abs=1e-4)
+    del row["price"]
+    with pytest.raises(SchemaError, match="no value for column 'price'"):
+        model.rank(row, over="price")
 
 
 def test_calendar_parts_are_ranked_with_the_rest_of_the_date_as_it_is():
@@ -189,7 +213,7 @@ def test_the_first_k_of_any_context(site, hour, age, k):
     whole = model.rank(row, over="ad", k=1000)
     assert model.rank(row, over="ad", k=k).equals(whole.head(k))
     best = whole.row(0, named=True)
-    z = model.decision_function({**row, "ad": best["category"]})[0]
+    z = float(model.decision_function({**row, "ad": best["category"]})[0])
     assert best["score"] == pytest.approx(z, abs=CLOSE * (1 + abs(z)) * 10)
     assert best["prediction"] == pytest.approx(1 / (1 + np.exp(-best["score"])), abs=1e-9)
 
