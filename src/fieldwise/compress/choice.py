@@ -54,15 +54,17 @@ class Prices:
 
     def limits(self, kind: str) -> tuple[float, float]:
         """Prices that leave out next to nothing, and everything that can be."""
-        size, bytes_of_row = self._bytes(kind, self.factors.layout.n_columns)
-        columns = np.concatenate(self.factors.column_effects()) / size(len(self.factors.table))
-        rows = self.factors.row_effects(np.ones(self.factors.layout.n_columns, bool)) / bytes_of_row
-        every = np.concatenate([columns, rows, *self._crosses])
-        some = every[every > 0]
-        if not len(some):
+        n_columns, n_rows = self.factors.layout.n_columns, len(self.factors.table)
+        columns = np.concatenate(self.factors.column_effects())
+        rows = self.factors.row_effects(np.ones(n_columns, bool))
+        found = []
+        for height, width in ((n_rows, n_columns), (1, 0)):  # of columns, of rows
+            column, row = self._bytes(kind, width)
+            every = np.concatenate([columns / column(height), rows / row, *self._crosses])
+            found.append(every[every > 0])
+        if not len(found[0]):
             return 1e-12, 1.0
-        # A field is as dear as all its rows and ranks at least; less is left of each by then.
-        return float(some.min()) / 2, float(some.max()) * 2
+        return float(found[0].min()) / 2, float(found[1].max()) * 2
 
     def _bytes(self, kind: str, n_columns: int) -> tuple[Any, float]:
         """Of a column of so many rows, and of a row: entries, scale and biases."""
@@ -90,6 +92,7 @@ class Prices:
             effects = factors.row_effects(kept)
             fields = self._fields(effects, price, row, [column(n_rows) * r for r in ranks])
             rows = self._rows(effects, price * row)
+            ranks = tuple(r if mine else 0 for r, mine in zip(ranks, fields, strict=True))
             out = replace(out, ranks=ranks, fields=fields, rows=rows)
             sizes = [codes.max() + 2 for codes, mine in zip(rows, fields, strict=True) if mine]
             n_rows = int(sum(sizes))

@@ -16,6 +16,8 @@ adds S_t^2 to the mean square of the score, were fields independent. W = V U^T i
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from .. import maths
@@ -125,17 +127,46 @@ class Factors:
 
     def row_effects(self, kept: np.ndarray) -> np.ndarray:
         """(d,) the mean square by which scores change where a row gives way to its field's mean,
-        times how often it is met; of the columns kept (R,), true for those that are"""
+        times how often it is met; of the columns kept (R,), true for those that are
+
+        With p and q of the other fields it is the mean of (db + dT_own . p + dT_other . q)^2.
+        """
         layout, R = self.layout, self.layout.n_columns
         out = np.empty(layout.n_rows)
-        as_other = np.where(kept, self.worth, 0.0) * self.lean
-        for j in range(layout.n_fields):
-            own = layout.owner == j
+        as_other = self.worth * self.lean
+        for i in range(layout.n_fields):
+            own = layout.owner == i
             weight = np.where(own, as_other / self.lean**2, as_other).astype(np.float32)
-            rows = self.table[layout.own(j)]
-            middle = self.middle(j)[R:]
-            square = (rows[:, :R] ** 2) @ weight + ((rows[:, R:] - middle) ** 2).sum(axis=1)
-            out[layout.own(j)] = self.shares[layout.own(j)] * square
+            middle = self.middle(i)[R:]
+            for part in maths.pieces(layout.own(i)):
+                rows = np.where(kept, self.table[part, :R], np.float32(0))
+                bias = self.table[part, R:] - middle
+                square = (rows**2) @ weight + (bias**2).sum(axis=1)
+                for o, across in enumerate(self._across):
+                    whole, block = _of_output(layout, o), layout.block(o, i)
+                    inside = slice(block.start - whole.start, block.stop - whole.start)
+                    both = rows[:, block] @ across[inside]
+                    both[:, inside] = 0
+                    square += 2 * (both * rows[:, whole]).sum(axis=1)
+                out[part] = self.shares[part] * square
+        return out
+
+    @cached_property
+    def _across(self) -> list[np.ndarray]:
+        """Of every output (R_o, R_o): the mean of U_t V_s over the field that owns column s. The
+        two ways in which a pair of rows meets, by one's V and by the other's, go together."""
+        layout = self.layout
+        out = []
+        for o in range(layout.n_outputs):
+            whole = _of_output(layout, o)
+            found = np.zeros((whole.stop - whole.start,) * 2, np.float32)
+            for j in range(layout.n_fields):
+                block = layout.block(o, j)
+                inside = slice(block.start - whole.start, block.stop - whole.start)
+                for part in maths.pieces(layout.own(j)):
+                    rows = self.table[part, whole] * self.shares[part, None].astype(np.float32)
+                    found[:, inside] += rows.T @ self.table[part, block]
+            out.append(found)
         return out
 
     def middle(self, j: int) -> np.ndarray:
@@ -143,6 +174,12 @@ class Factors:
         own = self.layout.own(j)
         found: np.ndarray = self.weights[own] @ self.table[own].astype(np.float64)
         return found
+
+
+def _of_output(layout: Layout, o: int) -> slice:
+    """The columns of an output."""
+    m = layout.n_fields
+    return slice(int(layout.starts[o * m]), int(layout.starts[(o + 1) * m]))
 
 
 def _smooth(

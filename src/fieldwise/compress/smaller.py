@@ -32,6 +32,9 @@ class Coded:
         self, model: FieldwiseModel, before: Schema, choice: Choice
     ) -> tuple[np.ndarray, np.ndarray]:
         """The codes and values that a smaller model takes. `before` is the schema of the codes."""
+        words: Any = model.vocabulary
+        if words.evidence is not None:  # the fields that crosses are made of stay as they are
+            return words.extended(self.codes, self.values, words.evidence.of(self.codes))
         places = slot_positions(before.slots)
         columns, slots = [np.empty((len(self.codes), 0), np.int32)], []
         for i, place in enumerate(places):
@@ -40,11 +43,7 @@ class Coded:
                 columns.append(known[self.codes[:, place.start : place.stop]])
                 slots += list(place)
         codes = np.concatenate(columns, axis=1)
-        values = self.values[:, [k for k, s in enumerate(before.valued) if s in slots]]
-        words: Any = model.vocabulary
-        if words.evidence is not None:
-            codes, values = words.extended(codes, values, words.evidence.of(codes))
-        return codes, values
+        return codes, self.values[:, [k for k, s in enumerate(before.valued) if s in slots]]
 
 
 def smaller(model: FieldwiseModel, factors: Factors, choice: Choice) -> FieldwiseModel:
