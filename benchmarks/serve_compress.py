@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import time
 import warnings
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from benchmarks.accuracy import Table, tables
-from fieldwise import FieldwiseClassifier
+from fieldwise import FieldwiseClassifier, FieldwiseModel
 from fieldwise.compress import compress
+from fieldwise.compress.factors import Factors
+from fieldwise.packed import pack
 from fieldwise.predicting import evaluate_table
 
 MAX_LOSS = 0.0005
@@ -44,6 +48,7 @@ def of_table(table: Table) -> dict[str, Any]:
         found = compress(model, valid, max_loss=MAX_LOSS)
         seconds = time.perf_counter() - begun
         before, after = (logloss(m, test) for m in (model, found.model))
+        of_scales = scales(model, valid)
     return {
         "times_smaller": found.times_smaller,
         "validation_loss_added": found.loss_added,
@@ -52,9 +57,31 @@ def of_table(table: Table) -> dict[str, Any]:
         "test_loss_added": after - before,
         "times_as_fast": found.steps[-1].rows_per_second / found.steps[0].rows_per_second,
         "seconds": seconds,
+        "mean_square_of_int8": of_scales,
         "steps": [{**s.kept(), "rows_per_second": s.rows_per_second} for s in found.steps],
         "certificate": dict(found.certificate),
     }
+
+
+def scales(model: FieldwiseModel, valid: pl.DataFrame) -> dict[str, float]:
+    """The mean square by which 8 bits change scores, with a scale a row, or a field and column."""
+    factors, R = Factors(model), model.layout.n_columns
+    whole = factors.table
+    by_row, by_column = pack(whole, R, "int8").decoded(), whole.copy()
+    for j in range(model.layout.n_fields):
+        own = model.layout.own(j)
+        scale = np.abs(whole[own, :R]).max(axis=0) / 127
+        scale[scale == 0] = 1
+        by_column[own, :R] = np.rint(whole[own, :R] / scale) * scale
+    z = model.decision_function(valid)
+    return {
+        name: float(np.mean((with_rows(model, factors, rows).decision_function(valid) - z) ** 2))
+        for name, rows in (("a_row", by_row), ("a_field_and_column", by_column))
+    }
+
+
+def with_rows(model: FieldwiseModel, factors: Factors, rows: np.ndarray) -> FieldwiseModel:
+    return replace(model, rows=rows, offsets=factors.offsets)
 
 
 def logloss(model: Any, frame: pl.DataFrame) -> float:
