@@ -18,10 +18,10 @@ SOURCE = Path(fieldwise.__file__).parent
 # A module imports only from its own row and the rows beneath it, and never in a circle.
 ROWS = [
     {"errors", "_lazy", "progress", "files", "tensors"},
-    {"layout", "maths", "losses", "objective", "metrics"},
+    {"layout", "maths", "losses", "objective", "metrics", "packed"},
     {"engines", "data", "checkpoint"},
     {"boosted", "crosses"},
-    {"explain", "problem", "state", "targets", "train"},
+    {"explain", "problem", "ranking", "state", "targets", "train"},
     {"model"},
     {"_estimator", "crossing", "estimators", "features", "fitting", "predicting"}
     | {"baselines", "compress"},

@@ -82,6 +82,17 @@ class Boosted:
         out: np.ndarray = np.mean(found, axis=0).reshape(len(features), -1) + self.shift
         return out
 
+    def span(self) -> float:
+        """The highest score there can be less the lowest, of the output where they are farthest:
+        in every tree the highest leaf less the lowest."""
+        spans = np.zeros(self.n_outputs)
+        for text in self.members:
+            leaves = [line[11:] for line in text.splitlines() if line.startswith("leaf_value=")]
+            for n, line in enumerate(leaves):
+                values = np.array(line.split(), np.float64)
+                spans[n % self.n_outputs] += (values.max() - values.min()) / len(self.members)
+        return float(spans.max())
+
     def contributions(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Exact Shapley values of the trees (n, K, F), and the score they start from (n, K)."""
         n_features = features.shape[1]

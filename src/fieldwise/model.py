@@ -3,7 +3,9 @@
     model/
       model.json           format, schema, layout, objective, offsets, settings, metrics, history,
                            checksums
-      table.safetensors    table (d + m, R + K) float32; the last m rows are the means of fields
+      table.safetensors    table (d + m, R + K) float32; the last m rows are the means of fields.
+                           Of a compressed model table (d + m, R) int8 or float16, scale (d + m,)
+                           and bias (d + m, K) float32
       vocabulary.parquet   field, category, code, count
       crosses.parquet      where there are crosses: cross, codes, count, total
       boosted.json         where trees combine the scores: LightGBM's text of them
@@ -35,13 +37,17 @@ from .files import disk_errors, read_sealed, sealed, sync_folder
 from .layout import Layout
 from .losses import LOSSES
 from .objective import Head, Objective
+from .packed import Packed
 from .problem import Problem, value_moments
 from .targets import folded
-from .tensors import checksum, mapped, write_tensor
+from .tensors import checksum, mapped, write_tensor, write_tensors
 from .train import Fit
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from .data.chunks import Chunk, Source
+    from .data.single import RowCoder
     from .data.vocabulary import Vocabulary
     from .data.words import StoredWords
     from .explain.bound import Bound
@@ -52,14 +58,26 @@ if TYPE_CHECKING:
 
 __all__ = ["FieldwiseModel"]
 
-FORMAT = 1
+FORMAT = 2  # a table that is packed; others are written as 1, which older ones of us read
 HEADER, TABLE, WORDS = "model.json", "table.safetensors", "vocabulary.parquet"
 MOMENTS, CROSSES, BOOSTED = "moments.safetensors", "crosses.parquet", "boosted.json"
 
 
+class _Rows:
+    """A model's table as float32. One that is packed is decoded when it is asked for."""
+
+    def __get__(self, model: FieldwiseModel, owner: type) -> np.ndarray:
+        return model.decoded if isinstance(model.stored, Packed) else model.stored
+
+    def __set__(self, model: FieldwiseModel, rows: np.ndarray | Packed) -> None:
+        model.stored = rows
+        model.__dict__.pop("decoded", None)
+
+
 @dataclass
 class FieldwiseModel:
-    """`rows` is the whole table, the means of fields at its end; `table` leaves those out."""
+    """`rows` is the whole table, the means of fields at its end; `table` leaves those out. `stored`
+    is what is scored with: `rows`, or where the model is compressed a packed table."""
 
     vocabulary: Vocabulary | StoredWords
     layout: Layout
@@ -100,6 +118,19 @@ class FieldwiseModel:
             *(about, dict(fit.metrics), list(fit.history)),
             value_moments(problem) if problem.valued else None,
         )
+
+    stored: np.ndarray | Packed = field(init=False, repr=False, compare=False)
+
+    @cached_property
+    def decoded(self) -> np.ndarray:
+        """A packed table as float32."""
+        assert isinstance(self.stored, Packed)
+        return self.stored.decoded()
+
+    @property
+    def compression(self) -> Mapping[str, Any]:
+        """How the model was compressed: steps, certificate; empty where it was not."""
+        return self.stored.about if isinstance(self.stored, Packed) else {}
 
     @property
     def schema(self) -> Schema:
@@ -200,7 +231,7 @@ class FieldwiseModel:
             return self._score_slowly(codes, wide, by_field=by_field)
         from .engines.cpu import score
 
-        return score(self.rows, self.layout, codes, wide, self.offsets, n_jobs, by_field)
+        return score(self.stored, self.layout, codes, wide, self.offsets, n_jobs, by_field)
 
     def _wide(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray | None:
         valued = self.schema.valued
@@ -262,6 +293,24 @@ class FieldwiseModel:
     ) -> Comparison:
         """Where the models of two categories of a field differ most; see `Comparison`."""
         return self.learned.compare(field, first, second, n=n, output=output)
+
+    def rank(
+        self,
+        context: Mapping[str, Any],
+        *,
+        over: str,
+        k: int = 20,
+        output: str | None = None,
+    ) -> pl.DataFrame:
+        """The k categories of the field `over` that score highest where everything else is as
+        `context` (a dict of raw values) says: category (null is missing), score, prediction.
+
+        All categories are ranked, exactly; of equal ones the first code is first. `output` is a
+        class, or a target of several; the last unless set.
+        """
+        from .ranking import rank
+
+        return rank(self, context, over=over, k=k, output=output)
 
     def plot_importance(self, ax: Any = None) -> Any:
         """Shares of the score's variance by field, by matplotlib; the axes."""
@@ -394,14 +443,25 @@ class FieldwiseModel:
         pairs = zip(self.schema.targets, found, strict=True)
         return self._named([np.array(t.classes)[a] if t.classes else a for t, a in pairs])
 
+    @property
+    def base_vocabulary(self) -> Any:
+        """Of the table's own fields alone, evidence of crosses aside."""
+        words: Any = self.vocabulary
+        return words if words.evidence is None else words.base
+
     @cached_property
-    def _row_coder(self) -> Any:
+    def base_coder(self) -> RowCoder:
+        """Codes of one raw row in the table's own fields."""
         from .data.single import RowCoder
 
+        return RowCoder(self.base_vocabulary)
+
+    @cached_property
+    def _row_coder(self) -> Any:
         if self.vocabulary.evidence is None:
-            return RowCoder(self.vocabulary)
+            return self.base_coder
         words: Any = self.vocabulary
-        coder = RowCoder(words.base)
+        coder = self.base_coder
 
         def crossed(row: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
             codes, values = coder(row)
@@ -429,7 +489,8 @@ class FieldwiseModel:
         return model_html(about, fields)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_row_coder", "learned")}
+        left = ("_row_coder", "base_coder", "learned", "decoded")
+        return {k: v for k, v in self.__dict__.items() if k not in left}
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Into a folder, whole or not at all."""
@@ -460,7 +521,7 @@ class FieldwiseModel:
         return path
 
     def _write(self, folder: Path) -> None:
-        write_tensor(folder / TABLE, "table", self.rows)
+        self._write_table(folder / TABLE)
         (folder / WORDS).write_bytes(self.vocabulary.to_bytes())
         names = [TABLE, WORDS]
         if self.moments is not None:
@@ -475,8 +536,10 @@ class FieldwiseModel:
         if self.boosted is not None:
             (folder / BOOSTED).write_text(self.boosted.to_json())
             names.append(BOOSTED)
+        if isinstance(self.stored, Packed):
+            more["packed"] = {"kind": self.stored.kind, **self.compression}
         body = {
-            "format": FORMAT,
+            "format": FORMAT if isinstance(self.stored, Packed) else 1,
             "fieldwise": __version__,
             "schema": self.schema.to_dict(),
             "sizes": list(self.layout.sizes),
@@ -497,6 +560,15 @@ class FieldwiseModel:
             os.fsync(handle)
             os.close(handle)
         sync_folder(folder)
+
+    def _write_table(self, file: Path) -> None:
+        table = self.stored
+        if not isinstance(table, Packed):
+            write_tensor(file, "table", table)
+            return
+        kind = np.dtype(table.kind)
+        parts = {"scale": table.scale, "bias": table.bias, "table": table.entries.view(kind)}
+        write_tensors(file, parts)
 
     @classmethod
     def load(cls, path: str | Path) -> FieldwiseModel:
@@ -530,7 +602,7 @@ class FieldwiseModel:
             if BOOSTED in body["checksums"]:
                 boosted = Boosted.from_json((path / BOOSTED).read_text())
             shape = (layout.n_rows + layout.n_fields, layout.width)
-            rows = mapped(path / TABLE, "table", shape, np.float32)
+            rows = _read_table(path / TABLE, shape, layout.n_columns, body.get("packed"))
             moments = None
             if MOMENTS in body["checksums"]:
                 moments = mapped(path / MOMENTS, "moments", (layout.n_rows, 2), np.float64)
@@ -550,3 +622,20 @@ class FieldwiseModel:
             if isinstance(error, SchemaError):
                 raise
             raise ModelError(f"{path / HEADER} is damaged: {error!r}") from error
+
+
+FieldwiseModel.rows = _Rows()  # type: ignore[assignment]  # which models share, as any property
+
+
+def _read_table(
+    file: Path, shape: tuple[int, int], n_columns: int, about: Mapping[str, Any] | None
+) -> Any:
+    """The table (d + m, R + K) of a model, mapped; packed where the header says of what kind."""
+    if about is None:
+        return mapped(file, "table", shape, np.float32)
+    n, kind = shape[0], np.dtype(about["kind"])
+    entries = mapped(file, "table", (n, n_columns), kind)
+    scale = mapped(file, "scale", (n,), np.float32)
+    bias = mapped(file, "bias", (n, shape[1] - n_columns), np.float32)
+    known = {k: v for k, v in about.items() if k != "kind"}
+    return Packed(entries if kind == np.int8 else entries.view(np.uint16), scale, bias, known)

@@ -1,18 +1,20 @@
-"""Arrays on disk as safetensors has them, one a file: written by hand, because a table may be
-trained where that package is not, and mapped rather than read."""
+"""Arrays on disk as safetensors has them: written by hand, because a table may be trained where
+that package is not, and mapped rather than read."""
 
 from __future__ import annotations
 
 import json
 import struct
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from .errors import ModelError
 
-__all__ = ["checksum", "mapped", "write_tensor"]
+__all__ = ["checksum", "mapped", "write_tensor", "write_tensors"]
 
 WRITE_ROWS = 1 << 14
 
@@ -25,23 +27,32 @@ def checksum(file: Path) -> int:
     return total
 
 
-KINDS = {"float32": "F32", "float64": "F64"}  # what safetensors calls them
+# What safetensors calls them.
+KINDS = {"float32": "F32", "float64": "F64", "float16": "F16", "int8": "I8"}
 
 
 def write_tensor(file: Path, name: str, rows: np.ndarray) -> None:
-    """The length of a JSON header, the header, the numbers."""
-    kind = rows.dtype.newbyteorder("<")
-    about = {"dtype": KINDS[rows.dtype.name], "shape": list(rows.shape)}
-    said = {name: {**about, "data_offsets": [0, rows.dtype.itemsize * rows.size]}}
+    write_tensors(file, {name: rows})
+
+
+def write_tensors(file: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """The length of a JSON header, the header, the numbers of one after the other."""
+    said, end = {}, 0
+    for name, rows in tensors.items():
+        first, end = end, end + rows.dtype.itemsize * rows.size
+        about = {"dtype": KINDS[rows.dtype.name], "shape": list(rows.shape)}
+        said[name] = {**about, "data_offsets": [first, end]}
     header = json.dumps(said).encode()
     header += b" " * (-len(header) % 8)
     with file.open("wb") as content:
         content.write(struct.pack("<Q", len(header)) + header)
-        for low in range(0, len(rows), WRITE_ROWS):
-            content.write(np.ascontiguousarray(rows[low : low + WRITE_ROWS], kind).data)
+        for rows in tensors.values():
+            kind = rows.dtype.newbyteorder("<")
+            for low in range(0, len(rows), WRITE_ROWS):
+                content.write(np.ascontiguousarray(rows[low : low + WRITE_ROWS], kind).data)
 
 
-def mapped(file: Path, name: str, shape: tuple[int, int], dtype: type) -> np.ndarray:
+def mapped(file: Path, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """A tensor of a safetensors file, mapped; pages are read when touched."""
     with file.open("rb") as content:
         (length,) = struct.unpack("<Q", content.read(8))
@@ -49,6 +60,8 @@ def mapped(file: Path, name: str, shape: tuple[int, int], dtype: type) -> np.nda
     kind = KINDS[np.dtype(dtype).name]
     if said["dtype"] != kind or tuple(said["shape"]) != shape:
         raise ModelError(f"{file} holds {said['shape']} {said['dtype']}, expected {shape} {kind}")
+    if 0 in shape:  # nothing is there to be mapped
+        return np.zeros(shape, dtype)
     # Copy on write: a plain writable array to the kernels, never written back.
     found = np.memmap(file, dtype, "c", 8 + length + said["data_offsets"][0], shape)
     return found.view(np.ndarray)

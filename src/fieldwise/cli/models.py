@@ -297,6 +297,9 @@ def info(model: Model) -> None:
         table.add_row(name, kind, f"{sizes[name]:,}", str(ranks[name]), f"{value:.4f}")
     console.print(table)
     console.print(f"{loaded.layout.n_parameters:,} parameters")
+    if loaded.compression:
+        change = loaded.compression["certificate"]["largest_change"]
+        console.print(f"compressed: no score is more than {change:.3g} from what it was")
     for head, target in zip(loaded.objective.heads, loaded.schema.targets, strict=True):
         known = f", classes {', '.join(target.classes)}" if target.classes else ""
         console.print(f"learns {target.column}: {head.loss} loss{known}")

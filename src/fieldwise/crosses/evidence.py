@@ -182,6 +182,17 @@ class Evidence:
             evidence[met, k] = known.total[at[met]] / (count[:, None] + self.shrink[k])
         return Fitted(evidence, seen)
 
+    def known(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of every crossed category of cross k its weight (g,) and its evidence (g, T)"""
+        known = self._known[k]
+        return known.count, known.total / (known.count[:, None] + self.shrink[k])
+
+    def kept(self, which: Sequence[np.ndarray]) -> Evidence:
+        """With some of the crossed categories, masks (g,) a cross; the others are as never seen."""
+        pairs = zip(self._known, which, strict=True)
+        some = [_Known(a.codes[mask], a.count[mask], a.total[mask]) for a, mask in pairs]
+        return Evidence(self.crosses, self.shrink, some)
+
     def to_bytes(self) -> bytes:
         """Parquet: cross, codes, count, total."""
         import polars as pl
@@ -213,7 +224,7 @@ class Evidence:
             parts = {k[0]: v for k, v in frame.partition_by("cross", as_dict=True).items()}
             known = []
             for k, cross in enumerate(crosses):
-                part = parts[k]
+                part = parts.get(k, frame.clear())
                 codes = part["codes"].list.to_array(len(cross)).to_numpy()
                 total = part["total"].list.to_array(shrink.shape[1]).to_numpy()
                 known.append(

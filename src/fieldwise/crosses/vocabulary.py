@@ -57,6 +57,18 @@ class CrossedVocabulary(Vocabulary):
         self._numbers = _numbers(base) if with_extras else {}
 
     @property
+    def own(self) -> tuple[FieldVocabulary, ...]:
+        """The fields made of evidence: linear ones, then as many in bins, in the order of crosses
+        and targets."""
+        return self._own
+
+    def with_evidence(self, evidence: Evidence) -> CrossedVocabulary:
+        """The same fields, of other evidence."""
+        return CrossedVocabulary(
+            self.base, evidence, floor=self.floor, own=self._own, with_extras=self.with_extras
+        )
+
+    @property
     def about(self) -> dict[str, Any]:
         """What a model's header keeps of it."""
         return {

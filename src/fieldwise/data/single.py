@@ -108,23 +108,33 @@ class RowCoder:
 
     def __init__(self, vocabulary: Vocabulary | StoredWords) -> None:
         schema = vocabulary.schema
-        self._coders = [
+        coders: list[Any] = [
             _ListCoder(f) if f.field.is_list else _FieldCoder(f) for f in vocabulary.fields
         ]
-        self._names = [f.column for f in schema.fields]
         places = slot_positions(schema.slots)
-        self._at: list[Any] = [
+        at: list[Any] = [
             slice(place.start, place.stop) if f.is_list else place.start
             for f, place in zip(schema.fields, places, strict=True)
         ]
+        columns = [f.column for f in schema.fields]
+        self._parts = list(zip(coders, columns, at, strict=True))
+        self._fields = schema.names
         self._width, self._valued = sum(schema.slots), schema.valued
 
-    def __call__(self, row: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        codes = np.empty((1, self._width), dtype=np.int32)
+    def __call__(
+        self, row: Mapping[str, Any], *, without: str | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`without`: a field whose value is not asked for; its code is 0."""
+        codes = np.zeros((1, self._width), dtype=np.int32)
         values = np.ones((1, self._width), dtype=np.float32)
         flat_codes, flat_values = codes[0], values[0]
+        parts = self._parts
+        if without is not None:
+            parts = [
+                part for part, field in zip(parts, self._fields, strict=True) if field != without
+            ]
         try:
-            for coder, name, at in zip(self._coders, self._names, self._at, strict=True):
+            for coder, name, at in parts:
                 flat_codes[at], flat_values[at] = coder(row[name])
         except KeyError as error:
             raise SchemaError(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -84,6 +85,11 @@ class FieldVocabulary:
             out[code] = category
         return out
 
+    @cached_property
+    def own(self) -> pl.DataFrame:
+        """The entries that have a row of their own, by code."""
+        return self.entries.filter(pl.col("code") > 0).sort("code")
+
     @property
     def missing_code(self) -> int:
         """The code of a missing value; -1 where training saw none."""
@@ -106,8 +112,8 @@ class FieldVocabulary:
             known = pl.Series([None, *self.bin_middles()], dtype=pl.Float64)
             known = known.extend_constant(None, self.size - len(known))
         else:
-            own = self.entries.filter(pl.col("code") > 0).sort("code")
-            known = pl.concat([pl.Series("", [None], dtype=pl.String), own["category"].alias("")])
+            own = self.own["category"].alias("")
+            known = pl.concat([pl.Series("", [None], dtype=pl.String), own])
             known = self._typed(known)
         index = pl.Series(np.where(inside, codes, 0).astype(np.uint32))
         return known.gather(index).alias(self.field.name)

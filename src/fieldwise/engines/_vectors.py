@@ -25,6 +25,11 @@ VECTOR = ir.VectorType(FLOAT, LINE)
 MASK = ir.VectorType(ir.IntType(1), LINE)
 LANES = ir.Constant(ir.VectorType(INT64, LINE), list(range(LINE)))
 ZEROS = ir.Constant(VECTOR, [0.0] * LINE)
+WHOLES = ir.VectorType(INT32, LINE)
+
+
+def _wholes(number: int) -> Any:
+    return ir.Constant(WHOLES, [number] * LINE)
 
 
 class _Writer:
@@ -37,14 +42,14 @@ class _Writer:
     def array(self, kind: Any, value: Any) -> Any:
         return self.context.make_array(kind)(self.context, self.builder, value)
 
-    def line(self, array: Any, row: Any, column: Any) -> Any:
+    def line(self, array: Any, row: Any, column: Any, vector: Any = VECTOR) -> Any:
         """Where row, column of a 2-d array begins (row None: of a 1-d array)."""
         b = self.builder
         at = b.gep(array.data, [column])
         if row is not None:
             stride = b.extract_value(array.strides, 0)
             at = b.gep(b.bitcast(at, BYTES), [b.mul(row, stride)])
-        return b.bitcast(at, VECTOR.as_pointer())
+        return b.bitcast(at, vector.as_pointer())
 
     def whole(self, array: Any, index: Any) -> Any:
         """An element of an array of whole numbers, 64 bits wide."""
@@ -68,10 +73,39 @@ class _Writer:
     def load(self, pointer: Any, mask: Any = None) -> Any:
         if mask is None:
             return self.builder.load(pointer, align=4)
-        kind = ir.FunctionType(VECTOR, [VECTOR.as_pointer(), INT32, MASK, VECTOR])
-        name = "llvm.masked.load.v16f32.p0v16f32"
+        return self._masked(pointer, mask, VECTOR, "v16f32", 4)
+
+    def _masked(self, pointer: Any, mask: Any, vector: Any, name: str, align: int) -> Any:
+        kind = ir.FunctionType(vector, [vector.as_pointer(), INT32, MASK, vector])
+        name = f"llvm.masked.load.{name}.p0{name}"
         function = cgutils.get_or_insert_function(self.builder.module, kind, name)
-        return self.builder.call(function, [pointer, INT32(4), mask, ZEROS])
+        zeros = ir.Constant(vector, [0] * LINE)
+        return self.builder.call(function, [pointer, INT32(align), mask, zeros])
+
+    def entries(self, kind: Any, array: Any, row: Any, column: Any, mask: Any = None) -> Any:
+        """A line of a table's row as floats, whatever the table keeps: floats, whole numbers of 8
+        bits, or halves, whose bits it has as whole numbers of 16."""
+        bits = kind.dtype.bitwidth
+        if bits == 32:
+            return self.load(self.line(array, row, column), mask)
+        small = ir.VectorType(ir.IntType(bits), LINE)
+        at = self.line(array, row, column, small)
+        if mask is None:
+            found = self.builder.load(at, align=bits // 8)
+        else:
+            found = self._masked(at, mask, small, f"v{LINE}i{bits}", bits // 8)
+        if bits == 8:
+            return self.builder.sitofp(self.builder.sext(found, WHOLES), VECTOR)
+        return self._of_halves(self.builder.zext(found, WHOLES))
+
+    def _of_halves(self, bits: Any) -> Any:
+        """Exponent and fraction move to where a float has them, and 2^112 is what the exponents'
+        offsets differ by. No instruction is needed that a processor might lack."""
+        b = self.builder
+        size = b.shl(b.and_(bits, _wholes(0x7FFF)), _wholes(13))
+        scaled = b.fmul(b.bitcast(size, VECTOR), ir.Constant(VECTOR, [2.0**112] * LINE))
+        sign = b.shl(b.and_(bits, _wholes(0x8000)), _wholes(16))
+        return b.bitcast(b.or_(b.bitcast(scaled, WHOLES), sign), VECTOR)
 
     def store(self, vector: Any, pointer: Any, mask: Any = None) -> None:
         if mask is None:
@@ -141,7 +175,7 @@ def _sum_of_lines(n_lines: int, *, partly: bool = False) -> Any:
                         number = builder.load(builder.gep(x.data, [loop.index]))
                         factor = write.spread(number)
                     for place, column in zip(sums, columns, strict=True):
-                        found = write.load(write.line(table, row, column), mask)
+                        found = write.entries(signature.args[0], table, row, column, mask)
                         if valued:
                             found = builder.fmul(found, factor)
                         write.add(place, found)
@@ -188,7 +222,7 @@ def _own_entries(*, keep: bool) -> Any:
                 step = INT64(LINE)
                 with cgutils.for_range_slice(builder, low, high, step, INT64) as (column, _):
                     mask = write.lanes_below(builder.sub(high, column))
-                    q = write.load(write.line(table, row, column), mask)
+                    q = write.entries(signature.args[0], table, row, column, mask)
                     q = builder.fmul(q, factor)
                     at = write.line(sums, None, column)
                     p = builder.fsub(write.load(at, mask), q)
@@ -206,3 +240,30 @@ def _own_entries(*, keep: bool) -> Any:
 
 own_products = _own_entries(keep=False)
 split_own = _own_entries(keep=True)
+
+
+@intrinsic
+def row_product(typingctx, table, row, weights, first, end):
+    """sum over t of table[row, t] weights[t], columns first to end; equal rows, equal bits"""
+
+    def generate(context, builder, signature, arguments):
+        write = _Writer(context, builder)
+        table, weights = (write.array(signature.args[k], arguments[k]) for k in (0, 2))
+        row, (first, end) = arguments[1], arguments[3:]
+        products = write.variable()
+
+        def add(column: Any, mask: Any = None) -> None:
+            found = write.entries(signature.args[0], table, row, column, mask)
+            weight = write.load(write.line(weights, None, column), mask)
+            write.add(products, builder.fmul(found, weight))
+
+        step = INT64(LINE)
+        rest = builder.srem(builder.sub(end, first), step)
+        whole = builder.sub(end, rest)
+        with cgutils.for_range_slice(builder, first, whole, step, INT64) as (column, _):
+            add(column)
+        add(whole, write.lanes_below(rest))
+        return write.total(products)
+
+    arguments = (table, types.intp, weights, types.intp, types.intp)
+    return types.float32(*arguments), generate

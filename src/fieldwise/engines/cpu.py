@@ -21,10 +21,11 @@ from ..errors import SettingError
 from ..layout import Layout
 from ..losses import LOSSES
 from ..objective import COMBINE, Objective
-from . import StepSettings, _kernels
+from ..packed import Packed
+from . import StepSettings, _kernels, _packed, _products
 from ._vectors import LINE
 
-__all__ = ["CpuEngine", "make", "score", "table_rows"]
+__all__ = ["CpuEngine", "make", "products", "score", "table_rows"]
 
 SMALL_STEP = 1 << 18  # floats gathered a step that are not worth waking other threads for
 SMALL = 256  # rows not worth waking other threads for
@@ -78,7 +79,7 @@ def table_rows(layout: Layout, codes: np.ndarray) -> np.ndarray:
 
 
 def score(
-    table: np.ndarray,
+    table: np.ndarray | Packed,
     layout: Layout,
     codes: np.ndarray,
     values: np.ndarray | None,
@@ -88,24 +89,47 @@ def score(
 ) -> np.ndarray:
     """z of every row, (n, K), or every field's score without offsets, (n, K, m).
 
-    table (d + m, at least R + K) float32 ends with the rows for unseen values. Safe to call from
-    many threads: those that find the parallel kernel busy work by themselves.
+    table (d + m, at least R + K), float32 or packed, ends with the rows for unseen values. Safe to
+    call from many threads: those that find the parallel kernel busy work by themselves.
     """
     rows = table_rows(layout, codes)
     x, valued = _values(values)
     n_scores = layout.n_outputs * (layout.n_fields if by_field else 1)
     out = np.empty((len(rows), n_scores), np.float32)
-    common = (table, rows, x, layout.starts, layout.slot_starts, offsets.astype(np.float32), out)
+    kernels: Any = _kernels
+    held: Any = table
+    if isinstance(table, Packed):
+        kernels, held = _packed, (table.entries, table.scale, table.bias)
+    common = (held, rows, x, layout.starts, layout.slot_starts, offsets.astype(np.float32), out)
     if len(rows) < SMALL or not _RUNNING.acquire(blocking=False):
-        _kernels.score_serial(*common, by_field, valued)
+        kernels.score_serial(*common, by_field, valued)
     else:
         try:
             n_threads = n_threads or numba.config.NUMBA_NUM_THREADS
             numba.set_num_threads(n_threads)
-            _kernels.score(*common, n_threads, by_field, valued)
+            kernels.score(*common, n_threads, by_field, valued)
         finally:
             _RUNNING.release()
     return out.reshape(len(rows), layout.n_outputs, layout.n_fields) if by_field else out
+
+
+def products(table: np.ndarray, rows: slice, weights: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Rows of a table times one vector, an output's columns apart, (n, K) float32
+
+    weights (R,), edges (K + 1,) where the columns of outputs begin. Equal rows give equal bits.
+    Safe to call from many threads, as `score` is.
+    """
+    out = np.empty((rows.stop - rows.start, len(edges) - 1), np.float32)
+    common = (table, rows.start, weights, edges, out)
+    if len(out) < SMALL or not _RUNNING.acquire(blocking=False):
+        _products.products_serial(*common)
+    else:
+        try:
+            numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+            _products.products(*common, numba.config.NUMBA_NUM_THREADS)
+        finally:
+            _RUNNING.release()
+    return out
 
 
 class CpuEngine:

@@ -34,7 +34,7 @@ from .rows import Explanation, Marginals, RowExplainer
 if TYPE_CHECKING:
     from ..data.words import StoredWords
 
-__all__ = ["Learned", "output_names"]
+__all__ = ["Learned", "output_names", "output_number"]
 
 RARE, MISSING = "(rare)", "(missing)"
 LONG = 300  # letters of a category that are shown
@@ -78,11 +78,7 @@ class Learned:
         self._noise = list(noise) or [None] * len(objective.heads)
         self._ends = np.cumsum([head.size for head in objective.heads])
         self.outputs = output_names(self.schema, objective)
-        marginals = Marginals.of_counts(layout, self.counts)
-        if moments is not None:
-            for i in {int(layout.slot_owner[s]) for s in self.schema.valued}:
-                own = layout.own(i)
-                marginals.weight[own], marginals.square[own] = moments[own].T
+        marginals = Marginals.of_counts(layout, self.counts, moments, self.schema.valued)
         self.explainer = RowExplainer(rows, layout, marginals, offsets)
         self._models: dict[int, CategoryModels] = {}
         self._labels: dict[int, list[str]] = {}
@@ -109,11 +105,7 @@ class Learned:
 
     def output(self, name: str | None) -> int:
         """The number of an output; the last, which of two classes is the second, unless named."""
-        if name is None:
-            return len(self.outputs) - 1
-        if name not in self.outputs:
-            raise SettingError(f"output {name!r} is not one of {', '.join(self.outputs[:20])}")
-        return self.outputs.index(name)
+        return output_number(self.outputs, name)
 
     def fields(self, output: str | None = None) -> FieldImportance:
         o = self.output(output)
@@ -316,6 +308,15 @@ class Learned:
                 found.append((apart / max(typical, 1e-12), about))
         found.sort(key=lambda pair: -pair[0])
         return [about for _, about in found[:n]]
+
+
+def output_number(names: Sequence[str], name: str | None) -> int:
+    """The number of an output among them; the last unless named."""
+    if name is None:
+        return len(names) - 1
+    if name not in names:
+        raise SettingError(f"output {name!r} is not one of {', '.join(names[:20])}")
+    return names.index(name)
 
 
 def output_names(schema: Schema, objective: Objective) -> list[str]:

@@ -26,9 +26,21 @@ class Marginals:
     square: np.ndarray
 
     @classmethod
-    def of_counts(cls, layout: Layout, counts: np.ndarray) -> Marginals:
+    def of_counts(
+        cls,
+        layout: Layout,
+        counts: np.ndarray,
+        moments: np.ndarray | None = None,
+        valued: Sequence[int] = (),
+    ) -> Marginals:
+        """From counts (d,), and moments (d, 2) of the fields whose slots carry values, `valued`"""
         share = maths.category_shares(layout, counts)
-        return cls(share, share.copy())
+        out = cls(share, share.copy())
+        if moments is not None:
+            for i in {int(layout.slot_owner[s]) for s in valued}:
+                own = layout.own(i)
+                out.weight[own], out.square[own] = moments[own].T
+        return out
 
     def is_plain(self, layout: Layout) -> np.ndarray:
         """(m,) true for fields of one category at a time, without values"""

@@ -1,0 +1,251 @@
+"""The search for the smallest model whose loss on a table stays in bounds, and what it found."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.encoding import target_values, weight_values
+from ..errors import DataError, ModelError, SettingError
+from ..losses import LOSSES
+from ..model import FieldwiseModel
+from ..packed import STORAGE, Packed
+from ..progress import Progress, progress
+from .certificate import certificate
+from .choice import STEPS, Choice, Prices
+from .factors import Factors
+from .smaller import Coded, smaller
+
+__all__ = ["Compression", "Step", "compress", "folder_bytes"]
+
+BISECTIONS = 14
+ERRORS = 2.0  # standard errors of the loss added that must be in bounds too, for rows to come
+ROUNDS = 3  # of which the fastest counts
+
+
+@dataclass(frozen=True)
+class Step:
+    """How large, good and fast a model is after a step: bytes of its folder, loss and rows scored a
+    second on the table to judge by."""
+
+    name: str
+    n_bytes: int
+    loss: float
+    rows_per_second: float
+
+    def kept(self) -> dict[str, Any]:
+        """What does not depend on the machine."""
+        return {"step": self.name, "bytes": self.n_bytes, "loss": self.loss}
+
+
+@dataclass(frozen=True)
+class Compression:
+    """The smaller model, the steps to it, the first being the model as it was, and a bound on the
+    change of any score."""
+
+    model: FieldwiseModel
+    steps: list[Step]
+    certificate: Mapping[str, Any] = field(default_factory=lambda: {"largest_change": 0.0})
+
+    @property
+    def times_smaller(self) -> float:
+        return self.steps[0].n_bytes / self.steps[-1].n_bytes
+
+    @property
+    def loss_added(self) -> float:
+        return self.steps[-1].loss - self.steps[0].loss
+
+
+def compress(
+    model: FieldwiseModel,
+    validation: Any,
+    *,
+    max_loss: float = 0.0005,
+    show: bool | None = False,
+    **options: Any,
+) -> Compression:
+    """The smallest model whose loss on the table `validation`, which has the target, is at most
+    `max_loss` above the model's own, two standard errors of the difference included; with 0 the
+    model itself. `options` are those of reading."""
+    _check(model, max_loss)
+    judge = _Judge.read(model, validation, **options)
+    before = judge.step("as it is", model, judge.coded(model, None))
+    if max_loss == 0:
+        return Compression(model, [before])
+    factors = Factors(model)
+    prices = Prices(model, factors)
+    total = len(STORAGE) + BISECTIONS + len(STEPS) + 2
+    with progress("compress", total, show=show) as tell:
+        search = _Search(model, factors, prices, judge, max_loss, tell)
+        choice = search.best()
+        if choice is None:  # not even halves are
+            return Compression(model, [before])
+        steps = [before, *search.steps(choice)]
+        made = smaller(model, factors, choice)
+        proof = certificate(model, factors, choice, made)
+    proof |= judge.changes(model, made, choice)
+    about = {"steps": [s.kept() for s in steps], "max_loss": max_loss, "certificate": proof}
+    assert isinstance(made.stored, Packed)
+    made.stored = replace(made.stored, about=about)
+    return Compression(made, steps, proof)
+
+
+def _check(model: FieldwiseModel, max_loss: float) -> None:
+    if not (math.isfinite(max_loss) and max_loss >= 0):
+        raise SettingError(f"max_loss={max_loss} must be a number of at least 0")
+    if isinstance(model.stored, Packed):
+        raise ModelError("the model is compressed already; compress the one it was made from")
+    if model.layout.component != "linear":
+        raise ModelError(
+            f"the component {model.layout.component!r} has products of three rows, which are not "
+            "compressed; train with component='linear'"
+        )
+    if model.objective.is_vote:
+        raise ModelError(
+            "the fields of a vote are no sum, which compressing rests on; train with combine='sum'"
+        )
+
+
+@dataclass
+class _Search:
+    model: FieldwiseModel
+    factors: Factors
+    prices: Prices
+    judge: _Judge
+    max_loss: float
+    tell: Progress
+    done: int = 0
+
+    def _allowed(self, choice: Choice) -> bool:
+        made = smaller(self.model, self.factors, choice)
+        added, error = self.judge.added(made, self.judge.coded(made, choice))
+        self.done += 1
+        self.tell(self.done, f"{choice.kind}, loss {added:+.5f}")
+        return added + ERRORS * error <= self.max_loss
+
+    def best(self) -> Choice | None:
+        """What is left at the highest price that is allowed, of the smallest kind of entries that
+        is; None where none is."""
+        for kind in STORAGE:
+            found = self.prices.whole(kind)
+            if self._allowed(found):
+                break
+        else:
+            return None
+        low, high = self.prices.limits(kind)
+        for price in (low, high):
+            at_end = self.prices.chosen(price, kind)
+            if not self._allowed(at_end):
+                break
+            found = at_end
+        for _ in range(BISECTIONS if price == high else 0):
+            middle = math.sqrt(low * high)
+            chosen = self.prices.chosen(middle, kind)
+            if self._allowed(chosen):
+                low, found = middle, chosen
+            else:
+                high = middle
+        return found
+
+    def steps(self, choice: Choice) -> list[Step]:
+        """The steps to a choice, one after the other, without those that change nothing."""
+        whole, out = self.prices.whole(choice.kind), []
+        for name in (choice.kind, *STEPS):
+            part = choice.up_to(name, whole)
+            if name in STEPS and _same(getattr(part, name), getattr(whole, name)):
+                continue
+            made = smaller(self.model, self.factors, part)
+            out.append(self.judge.step(name, made, self.judge.coded(made, part)))
+            self.done += 1
+            self.tell(self.done, name)
+        return out
+
+
+def _same(these: Any, those: Any) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(these, those, strict=True))
+
+
+class _Judge:
+    """The table to judge by, in the codes of a model's own fields."""
+
+    def __init__(self, model: FieldwiseModel, coded: Coded, y: np.ndarray, w: np.ndarray) -> None:
+        self._schema = model.base_vocabulary.schema
+        self._coded, self._y, self._w = coded, y, w
+        self._before = self._losses(model, self.coded(model, None))
+
+    @classmethod
+    def read(cls, model: FieldwiseModel, data: Any, **options: Any) -> _Judge:
+        words = model.base_vocabulary
+        parts = []
+        for chunk, coded in model.coded_chunks(data, **options):
+            if words is not model.vocabulary:
+                coded = words.encode(chunk)
+            truth = target_values(chunk, model.schema), weight_values(chunk, model.schema)
+            parts.append((*coded, *truth))
+        if not parts or not sum(part[3].sum() for part in parts) > 0:
+            raise DataError("the table to judge by has no rows, or none with a weight")
+        codes, values, y, w = map(np.concatenate, zip(*parts, strict=True))
+        return cls(model, Coded(codes, values), y.astype(np.float64), w.astype(np.float64))
+
+    def coded(self, model: FieldwiseModel, choice: Choice | None) -> tuple[np.ndarray, np.ndarray]:
+        if choice is None:
+            n_fields = len(self._schema.fields)
+            sizes = model.base_vocabulary.sizes
+            same = tuple(np.arange(d) for d in sizes)
+            choice = Choice("float32", (), (True,) * n_fields, same, ())
+        return self._coded.seen_by(model, self._schema, choice)
+
+    def _losses(self, model: FieldwiseModel, coded: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        """(n,) of every row, the sum over targets"""
+        out = np.zeros(len(self._y))
+        pairs = zip(model.objective.heads, model.scores_by_target(*coded), strict=True)
+        for k, (head, z) in enumerate(pairs):
+            out += LOSSES[head.loss].value(z.astype(np.float64), self._y[:, k], head.delta)
+        return out
+
+    def added(
+        self, model: FieldwiseModel, coded: tuple[np.ndarray, np.ndarray]
+    ) -> tuple[float, float]:
+        """By how much the mean loss is above the whole model's, and its standard error"""
+        w, away = self._w, self._losses(model, coded) - self._before
+        mean = float(w @ away / w.sum())
+        return mean, float(np.sqrt(np.sum((w * (away - mean)) ** 2)) / w.sum())
+
+    def step(self, name: str, model: FieldwiseModel, coded: tuple[np.ndarray, np.ndarray]) -> Step:
+        loss = float(self._w @ self._losses(model, coded) / self._w.sum())
+        seconds = _fastest(lambda: model.score_codes(*coded))
+        return Step(name, folder_bytes(model), loss, len(self._y) / seconds)
+
+    def changes(
+        self, before: FieldwiseModel, after: FieldwiseModel, choice: Choice
+    ) -> dict[str, float]:
+        """By how much the scores of these rows changed."""
+        old = before.score_codes(*self.coded(before, None))
+        away = after.score_codes(*self.coded(after, choice)) - old
+        return {
+            "largest_on_validation": float(np.abs(away).max()),
+            "mean_square_on_validation": float(np.mean(away.astype(np.float64) ** 2)),
+        }
+
+
+def _fastest(work: Callable[[], Any]) -> float:
+    found = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - begun)
+    return max(min(found), 1e-9)
+
+
+def folder_bytes(model: FieldwiseModel) -> int:
+    """What a model takes on disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        saved = model.save(Path(folder) / "model")
+        return sum(file.stat().st_size for file in saved.iterdir())
