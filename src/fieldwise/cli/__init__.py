@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import FieldwiseError
-from . import comparing, explaining, models, tables
+from . import comparing, explaining, models, serving, tables
 
 __all__ = ["app", "main"]
 
@@ -45,6 +45,7 @@ for command in (
     *(models.train, models.evaluate, models.predict, models.info, models.demo),
     *(explaining.explain, explaining.category),
     *(comparing.compare, comparing.tune, comparing.reproduce, comparing.bound),
+    serving.serve,
 ):
     app.command()(command)
 
