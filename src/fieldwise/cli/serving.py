@@ -15,9 +15,7 @@ MEGABYTE = 1_000_000
 
 def serve(
     model: Annotated[Path, typer.Argument(help="The folder of a model; later versions follow.")],
-    host: Annotated[
-        str, typer.Option(help="Where to listen; 0.0.0.0 is everywhere.")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0: anywhere.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     max_body: Annotated[float, typer.Option(help="Megabytes of JSON a call.")] = 8,

@@ -133,15 +133,10 @@ class CrossedVocabulary(Vocabulary):
     def _fields(self) -> tuple[np.ndarray, ...]:
         """What `_kernels.as_fields` takes beside numbers."""
         own = [words.scaling if words.field.is_linear else (0.0, 0.0) for words in self._own]
-        center, scale = np.array(own, np.float64).T
+        center, scale = np.ascontiguousarray(np.transpose(own), np.float64)
         edges = [np.array(words.field.edges or (), np.float64) for words in self._own]
         ends = np.cumsum([0, *map(len, edges)])
-        return (
-            np.ascontiguousarray(center),
-            np.ascontiguousarray(scale),
-            np.concatenate(edges),
-            ends,
-        )
+        return center, scale, np.concatenate(edges), ends
 
 
 def parents_of(schema: Schema, crosses: Sequence[Sequence[int]]) -> list[tuple[str, ...]]:

@@ -27,12 +27,12 @@ try:
 
     from .gate import Gate, answer, no_route, read_body
     from .metrics import Metrics
+    from .openapi import ROUTES, described
     from .tables import KINDS, score_table
 except ImportError as error:
     raise MissingExtra(error.name or "fastapi", "serve") from error
 from .limits import Limits, Refusal
 from .live import LiveModel
-from .openapi import ROUTES, described
 from .scoring import FEW, Served
 
 __all__ = ["create_app"]

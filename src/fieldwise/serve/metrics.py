@@ -2,8 +2,8 @@
 
 One process counts in a registry of its own. Several workers count in files that they share
 (prometheus_client's multiprocess mode, on where PROMETHEUS_MULTIPROC_DIR is set, as `run_server`
-does), so that any of them answers for all: counts are summed, and what is alive is what live workers
-say.
+does), so that any of them answers for all: counts are summed, and a model is served while any
+worker that lives serves it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from .live import LiveModel
 from .scoring import Served
 
-__all__ = ["Metrics"]
+__all__ = ["SHARED", "Metrics"]
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 SHARED = "PROMETHEUS_MULTIPROC_DIR"

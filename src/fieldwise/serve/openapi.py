@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
+from .tables import KINDS
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -14,11 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ROUTES", "described"]
 
-TABLES = (
-    "application/vnd.apache.arrow.stream",
-    "application/vnd.apache.arrow.file",
-    "application/vnd.apache.parquet",
-)
 WHY = {
     400: "The body is not JSON.",
     401: "The token is missing or wrong.",
@@ -143,7 +139,7 @@ def _query(name: str, schema: dict[str, Any], *, required: bool = False) -> dict
     return {"name": name, "in": "query", "schema": schema, "required": required}
 
 
-BINARY = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in TABLES}
+BINARY = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in KINDS}
 PAGE = {"text/html": {"schema": TEXT}}
 USUAL = (401, 408, 503)
 FLAG = {"type": "boolean", "default": False}

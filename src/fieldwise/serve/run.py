@@ -24,6 +24,7 @@ try:
     from uvicorn.supervisors import Multiprocess
 
     from .app import create_app
+    from .metrics import SHARED
 except ImportError as error:
     raise MissingExtra(error.name or "uvicorn", "serve") from error
 
@@ -130,8 +131,11 @@ def run_server(
             return
         shared = Path(spool) / ".metrics"
         shared.mkdir()
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(shared)
-        Multiprocess(config, target=server.run, sockets=[bound]).run()
+        os.environ[SHARED] = str(shared)
+        try:
+            Multiprocess(config, target=server.run, sockets=[bound]).run()
+        finally:
+            del os.environ[SHARED]
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -152,7 +156,7 @@ def _bound(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def _ending() -> Iterator[None]:
-    """A signal ends the server and leaves nothing behind; uvicorn sends it again once it is done."""
+    """A signal ends the server and leaves nothing behind; uvicorn sends it again when done."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         yield

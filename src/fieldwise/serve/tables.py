@@ -46,10 +46,8 @@ def score_table(
                 raise TimeoutError
     names = (field.name for field in served.fields)
     unseen += [(name, n) for name, n in zip(names, n_unseen.tolist(), strict=False) if n]
-    n_outputs = served.model.layout.n_outputs
-    z = np.concatenate(
-        [part.reshape(len(part), -1) for part in parts] or [np.empty((0, n_outputs))]
-    )
+    none = np.empty((0, sum(head.size for head in served.model.objective.heads)))
+    z = np.concatenate([part.reshape(len(part), -1) for part in parts] or [none])
     check_finite(z)
     return _written(pa.table(_columns(served, z)), kind), table.num_rows
 
