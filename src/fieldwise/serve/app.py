@@ -27,7 +27,7 @@ try:
 
     from .gate import Gate, answer, no_route, read_body
     from .metrics import Metrics
-    from .openapi import ROUTES, described
+    from .openapi import PAGE_FILES, ROUTES, described
     from .tables import KINDS, score_table
 except ImportError as error:
     raise MissingExtra(error.name or "fastapi", "serve") from error
@@ -39,17 +39,12 @@ __all__ = ["create_app"]
 
 LOG = logging.getLogger("uvicorn.error")
 AT_ONCE = 2  # tables that are held and scored at the same time
-OPEN = frozenset(("/", "/page.js", "/page.css", "/health", "/ready"))
+OPEN = frozenset((*PAGE_FILES, "/health", "/ready"))  # nothing of the model is in the page's files
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 PLACEHOLDER = "<!doctype html><title>fieldwise</title><p>See /openapi.json.</p>"
-FILES = {
-    "/": ("page.html", "text/html; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-}
 
 
 class Direct(APIRoute):
@@ -266,7 +261,7 @@ class Endpoints:
 
     async def page(self, request: Request) -> Response:
         """The page, or a file of it."""
-        name, kind = FILES[request.url.path]
+        name, kind = PAGE_FILES[request.url.path]
         file = resources.files(__package__).joinpath(name)
         content = file.read_bytes() if file.is_file() else PLACEHOLDER.encode()
         headers = {
@@ -275,7 +270,7 @@ class Endpoints:
             "Referrer-Policy": "no-referrer",
             "Cache-Control": "no-cache",
         }
-        return Response(content, headers=headers, media_type=kind)
+        return Response(content, headers=headers, media_type=f"{kind}; charset=utf-8")
 
 
 def _parsed(body: bytes, names: set[str]) -> dict[str, Any]:

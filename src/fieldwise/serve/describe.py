@@ -101,6 +101,8 @@ class Description:
             code = int(self._by_count(words)["code"][0])
             middles = words.bin_middles()
             return middles[code - 1] if 0 < code <= len(middles) else None
+        if field.is_list:
+            return [category]
         return _log_value(int(category)) if field.binning == "log2" else category
 
     def _most(self, words: FieldVocabulary) -> str | None:

@@ -3,6 +3,8 @@ and answer bytes. What a row may hold is filled in from the model that is served
 
 from __future__ import annotations
 
+from importlib import resources
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
     from .scoring import Served
 
-__all__ = ["ROUTES", "described"]
+__all__ = ["PAGE_FILES", "ROUTES", "described"]
 
 WHY = {
     400: "The body is not JSON.",
@@ -64,7 +66,7 @@ COLUMN = _object(
         "dtype": TEXT,
         "fields": _list(TEXT),
         "n_categories": {"type": ["integer", "null"]},
-        "usual": {"type": ["string", "number", "null"]},
+        "usual": {"type": ["string", "number", "array", "null"], "items": TEXT},
         "top": _list(_ref("Category")),
         "separator": MAYBE_TEXT,
     },
@@ -140,7 +142,6 @@ def _query(name: str, schema: dict[str, Any], *, required: bool = False) -> dict
 
 
 BINARY = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in KINDS}
-PAGE = {"text/html": {"schema": TEXT}}
 USUAL = (401, 408, 503)
 FLAG = {"type": "boolean", "default": False}
 LIMIT = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 20}
@@ -199,9 +200,22 @@ ROUTES: dict[str, tuple[str, str, dict[str, Any]]] = {
         _about("For Prometheus", {"text/plain": {"schema": TEXT}}, (401, 408)),
     ),
     "/openapi.json": ("GET", "openapi", _about("This description", _json(FREE), USUAL)),
-    "/": ("GET", "page", _about("The page", PAGE)),
-    "/page.js": ("GET", "page", _about("Its script", {"text/javascript": {"schema": TEXT}})),
-    "/page.css": ("GET", "page", _about("Its style", {"text/css": {"schema": TEXT}})),
+}
+
+
+def _page_files() -> dict[str, tuple[str, str]]:
+    """The page and what belongs to it: path -> the file's name and its content type."""
+    names = sorted(file.name for file in resources.files(__package__).iterdir())
+    kinds = {".js": "text/javascript", ".css": "text/css"}
+    own = {f"/{name}": (name, kinds[PurePath(name).suffix]) for name in names
+           if PurePath(name).suffix in kinds}  # fmt: skip
+    return {"/": ("page.html", "text/html"), **own}
+
+
+PAGE_FILES = _page_files()
+ROUTES |= {
+    path: ("GET", "page", _about(f"The page: {name}", {kind: {"schema": TEXT}}))
+    for path, (name, kind) in PAGE_FILES.items()
 }
 
 
