@@ -261,7 +261,7 @@ class Endpoints:
 
     async def page(self, request: Request) -> Response:
         """The page, or a file of it."""
-        name, kind = PAGE_FILES[request.url.path]
+        name, kind = PAGE_FILES[request.scope["path"]]
         file = resources.files(__package__).joinpath(name)
         content = file.read_bytes() if file.is_file() else PLACEHOLDER.encode()
         headers = {
@@ -270,7 +270,7 @@ class Endpoints:
             "Referrer-Policy": "no-referrer",
             "Cache-Control": "no-cache",
         }
-        return Response(content, headers=headers, media_type=f"{kind}; charset=utf-8")
+        return Response(content, headers=headers, media_type=kind)
 
 
 def _parsed(body: bytes, names: set[str]) -> dict[str, Any]:
