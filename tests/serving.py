@@ -79,7 +79,9 @@ def fitted(kind: str, seed: int = 0) -> FieldwiseModel:
 
 def rows_of(model: FieldwiseModel, n: int = 20, seed: int = 5) -> list[dict[str, Any]]:
     """Raw rows that fit a model, as JSON has them."""
-    frame = clicks(seed, n).with_columns(pl.col("when").dt.to_string("%Y-%m-%dT%H:%M:%S"))
+    frame = (
+        clicks(seed, n + 1).head(n).with_columns(pl.col("when").dt.to_string("%Y-%m-%dT%H:%M:%S"))
+    )
     return frame.select(model.schema.columns).to_dicts()
 
 
@@ -128,11 +130,15 @@ class Server:
         """A bare connection."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)
 
-    def stop(self) -> int:
-        """Told to end, it does; its exit code."""
+    def stop(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
-        self.log += self.process.communicate(timeout=60)[0] or ""
+        self.wait()
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        if self.process.stdout and not self.process.stdout.closed:
+            self.log += self.process.communicate(timeout=60)[0]
         return self.process.returncode
 
 

@@ -44,7 +44,7 @@ def clients(models):
         client.__exit__(None, None, None)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def client(clients) -> TestClient:
     return clients["plain"]
 
@@ -416,7 +416,7 @@ def test_categories_that_begin_so_come_first(client):
     assert find(limit=2) == every[:2]
     assert find(q=".*") == []
     by_part = client.get("/categories", params={"field": "when.hour", "q": "1"}).json()
-    assert [c["value"] for c in by_part["categories"]][0].startswith("1")
+    assert {c["value"] for c in by_part["categories"][:11]} == {"1", *map(str, range(10, 20))}
     assert client.get("/categories", params={"field": "price"}).json()["categories"] == []
     said = refusal(client.get("/categories", params={"field": "sites"}), 422)
     assert "'site'" in said

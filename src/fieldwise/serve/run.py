@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,8 @@ from .live import LiveModel
 
 try:
     import uvicorn
+    from fastapi import FastAPI
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-    from uvicorn.supervisors import Multiprocess
 
     from .app import create_app
     from .metrics import SHARED
@@ -32,6 +34,8 @@ __all__ = ["run_server"]
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LONGEST_HEAD = 65_536  # bytes of a request's line and headers
+SETTINGS = "FIELDWISE_SERVE"
+PATIENCE = 60  # seconds that a worker may be busy with itself before it is taken for dead
 KEEP_ALIVE = 75  # seconds; longer than proxies keep theirs, so that these close first
 
 
@@ -107,51 +111,65 @@ def run_server(
     if not poll > 0:
         raise SettingError(f"poll={poll} must be more than 0")
     limits = limits or Limits()
-    bound = _bound(host, port)
-    with bound, tempfile.TemporaryDirectory(prefix="fieldwise-serve-") as spool, _ending():
+    _check_address(host, port)
+    with tempfile.TemporaryDirectory(prefix="fieldwise-serve-") as spool, _ending():
         live = LiveModel(model, spool)
         live.load()  # a model that is broken from the start is an error here, not in a worker
-        settings: dict[str, Any] = {"limits": limits, "poll": poll, "spool": spool}
-        app = partial(create_app, live if workers == 1 else str(model), **settings)
-        config = uvicorn.Config(
-            app,
-            factory=True,
-            http=partial(Patient, seconds=limits.header_seconds),  # type: ignore[arg-type]
-            ws="none",
-            workers=workers,
-            access_log=access_log,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=int(limits.seconds) + 1,
-        )
-        server = uvicorn.Server(config)
+        options: dict[str, Any] = {
+            "host": host,
+            "port": port,
+            "factory": True,
+            "http": partial(Patient, seconds=limits.header_seconds),
+            "ws": "none",
+            "access_log": access_log,
+            "proxy_headers": False,
+            "server_header": False,
+            "timeout_keep_alive": KEEP_ALIVE,
+            "timeout_graceful_shutdown": int(limits.seconds) + 1,
+        }
         if workers == 1:
-            server.run(sockets=[bound])
+            uvicorn.run(partial(create_app, live, limits=limits, poll=poll), **options)
             return
         shared = Path(spool) / ".metrics"
         shared.mkdir()
-        os.environ[SHARED] = str(shared)
+        said = {"model": str(model), "limits": asdict(limits), "poll": poll, "spool": spool}
+        with _environment({SHARED: str(shared), SETTINGS: json.dumps(said)}):
+            uvicorn.run(
+                "fieldwise.serve.run:worker_app",
+                workers=workers,
+                timeout_worker_healthcheck=PATIENCE,
+                **options,
+            )
+
+
+def worker_app() -> FastAPI:
+    """What a worker serves; it is told by the process that starts it."""
+    said = json.loads(os.environ[SETTINGS])
+    return create_app(said.pop("model"), limits=Limits(**said.pop("limits")), **said)
+
+
+def _check_address(host: str, port: int) -> None:
+    """Say what is wrong with an address before anything is loaded."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            Multiprocess(config, target=server.run, sockets=[bound]).run()
-        finally:
-            del os.environ[SHARED]
+            tried.bind((host, port))
+        except (OSError, OverflowError) as error:
+            raise SettingError(
+                f"cannot listen on {host}, port {port}: {error}; choose another with --port or "
+                "--host"
+            ) from error
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket that listens where it is told to."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """For processes that start meanwhile."""
+    os.environ.update(variables)
     try:
-        found.bind((host, port))
-    except (OSError, OverflowError) as error:
-        found.close()
-        raise SettingError(
-            f"cannot listen on {host}, port {port}: {error}; choose another with --port or --host"
-        ) from error
-    found.set_inheritable(True)
-    return found
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
 
 
 @contextmanager

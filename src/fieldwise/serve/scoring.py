@@ -188,7 +188,7 @@ class Served:
 
     def heads(self, z: np.ndarray) -> Iterator[tuple[Head, Target, np.ndarray]]:
         """Every head with its target and its scores (n,) or (n, classes)."""
-        z, first = z.reshape(len(z), -1), 0
+        z, first = z[:, None] if z.ndim == 1 else z, 0
         for head, target in zip(self.model.objective.heads, self.model.schema.targets, strict=True):
             own = z[:, first : first + head.size]
             yield head, target, own if head.size > 1 else own[:, 0]
