@@ -20,7 +20,7 @@ import polars as pl
 from ..errors import SchemaError
 from .chunks import Chunk
 from .frames import to_frame
-from .schema import Schema, slot_positions
+from .schema import Schema
 from .values import LARGEST_LINEAR
 from .vocabulary import FieldVocabulary, Vocabulary
 from .words import StoredWords
@@ -188,28 +188,41 @@ class RowCoder:
     """codes (1, S) and values (1, valued slots) of a dict of raw values; absent is an error."""
 
     def __init__(self, vocabulary: Vocabulary | StoredWords) -> None:
-        schema = vocabulary.schema
         self._coders = [_coder(f) for f in vocabulary.fields]
-        self._names = [f.column for f in schema.fields]
-        places = slot_positions(schema.slots)
-        self._at: list[Any] = [
-            slice(place.start, place.stop) if f.is_list else place.start
-            for f, place in zip(schema.fields, places, strict=True)
+        self._fields = [f.column for f in vocabulary.schema.fields]
+
+    @cached_property
+    def _plan(self) -> list[tuple[str, Any, Any]]:
+        """Of every field its column, its coder, and where a text is looked up before that is asked,
+        which takes as long as all the rest."""
+        return [
+            (name, coder, coder._known.get if type(coder) is _WordCoder else None)
+            for name, coder in zip(self._fields, self._coders, strict=True)
         ]
-        self._width, self._valued = sum(schema.slots), schema.valued
 
     def __call__(self, row: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        codes = np.empty((1, self._width), dtype=np.int32)
-        values = np.ones((1, self._width), dtype=np.float32)
-        flat_codes, flat_values = codes[0], values[0]
+        codes: list[int] = []
+        values: list[float] = []
         try:
-            for coder, name, at in zip(self._coders, self._names, self._at, strict=True):
-                flat_codes[at], flat_values[at] = coder(row[name])
+            for name, coder, find in self._plan:
+                value = row[name]
+                code = find(value) if find is not None and type(value) is str else None
+                if code is not None:
+                    codes.append(code)
+                elif type(coder) is _ListCoder:
+                    several, carried = coder(value)
+                    codes += several.tolist()
+                    values += carried.tolist()
+                else:
+                    code, number = coder(value)
+                    codes.append(code)
+                    if type(coder) is _LinearCoder:
+                        values.append(number)
         except KeyError as error:
             raise SchemaError(
                 f"the row has no value for column {error}; None means missing"
             ) from None
-        return codes, values[:, self._valued]
+        return np.array([codes], np.int32), np.array([values], np.float32)
 
     @property
     def n_unseen(self) -> list[int]:

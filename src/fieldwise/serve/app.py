@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from importlib import resources
@@ -24,6 +24,7 @@ try:
     from prometheus_client import CONTENT_TYPE_LATEST
     from starlette.exceptions import HTTPException
     from starlette.middleware import Middleware
+    from starlette.types import Receive, Scope, Send
 
     from .gate import Gate, answer, no_route, read_body
     from .metrics import Metrics
@@ -50,8 +51,12 @@ PLACEHOLDER = "<!doctype html><title>fieldwise</title><p>See /openapi.json.</p>"
 class Direct(APIRoute):
     """A route that hands the request to its endpoint as it is."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        return self.endpoint
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in self.methods:
+            await super().handle(scope, receive, send)  # which says so
+            return
+        response = await self.endpoint(Request(scope, receive))
+        await response(scope, receive, send)
 
 
 def create_app(

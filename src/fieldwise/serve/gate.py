@@ -124,16 +124,24 @@ def _clean(text: str) -> str:
 
 async def read_body(request: Request, limit: int) -> bytes:
     """The body, of which never more than the limit is kept."""
-    said = request.headers.get("content-length", "")
-    if said.isdigit() and int(said) > limit:
-        raise _too_large(limit)
-    parts, size = [], 0
-    async for part in request.stream():
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] != "http.request":
+            raise ClientDisconnect
+        part, more = message.get("body", b""), message.get("more_body", False)
         size += len(part)
-        if size > limit:
+        if size > limit or (more and _said(request) > limit):
             raise _too_large(limit)
         parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _said(request: Request) -> int:
+    """How long the body is going to be, where its sender says so."""
+    said = request.headers.get("content-length", "")
+    return int(said) if said.isdigit() else 0
 
 
 def _too_large(limit: int) -> Refusal:

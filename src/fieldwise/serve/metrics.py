@@ -38,7 +38,8 @@ class Metrics:
             buckets=BUCKETS,
             **own,
         )
-        self._rows = Counter("fieldwise_rows", "Rows scored, by path.", ["path"], **own)
+        rows = Counter("fieldwise_rows", "Rows scored, by path.", ["path"], **own)
+        self._rows_of = {path: rows.labels(path) for path in ("/predict", "/predict/batch")}
         self._unseen = Counter(
             "fieldwise_unseen_values",
             "Rows in which a field has what training never saw.",
@@ -81,7 +82,7 @@ class Metrics:
         histogram.observe(seconds)
 
     def rows(self, path: str, n: int) -> None:
-        self._rows.labels(path).inc(n)
+        self._rows_of[path].inc(n)
 
     def unseen(self, field: str, n: int) -> None:
         self._unseen.labels(field).inc(n)
