@@ -7,7 +7,6 @@ import json
 import math
 import os
 import time
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -24,12 +23,6 @@ STREAM = "application/vnd.apache.arrow.stream"
 FILE = "application/vnd.apache.arrow.file"
 PARQUET = "application/vnd.apache.parquet"
 SMALL = Limits(max_body=400_000, max_rows=200, max_text=1000, max_batch_rows=5000)
-
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("models")
-    return {kind: fitted(kind).save(folder / kind) for kind in KINDS}
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ..data.schema import Field
 from ..data.vocabulary import FieldVocabulary
 from ..errors import unknown_column
 from ..model import FieldwiseModel
@@ -18,7 +17,7 @@ __all__ = ["Description"]
 
 TOP = 20  # categories of a column that are shown without a search
 SPREADS = 3  # of a linear field, within which nearly all of its values are
-DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
+LARGEST = 1e30  # that a linear field is said to take: its scores stay numbers
 KINDS = {"numeric": "number", "list": "list", "category": "category"}
 
 
@@ -155,9 +154,7 @@ class Description:
 
     def row_schema(self) -> dict[str, Any]:
         """JSON Schema of a row."""
-        known = {
-            name: self._value_schema(fields[0].field) for name, fields in self._columns.items()
-        }
+        known = {name: self._value_schema(fields) for name, fields in self._columns.items()}
         for name in (*self._model.schema.dropped, *self._model.schema.roles):
             known[name] = {"description": "Not read: the model does not use it."}
         return {
@@ -168,16 +165,21 @@ class Description:
         }
 
     @staticmethod
-    def _value_schema(field: Field) -> dict[str, Any]:
+    def _value_schema(fields: list[FieldVocabulary]) -> dict[str, Any]:
+        field = fields[0].field
         plain = ["string", "number", "boolean"]
         if field.is_list:
             items = {"type": "array", "items": {"type": plain}, "minItems": 1}
             return {"anyOf": [items, {"type": ["string", "null"]}]}
         if field.part is not None:
-            about = "A date or time in ISO's form."
-            return {"type": ["string", "null"], "pattern": DATE, "description": about}
+            clock = any(f.field.part in ("hour", "minute") for f in fields)
+            formats = ["date-time"] if clock else ["date", "date-time"]
+            times = [{"type": "string", "format": name} for name in formats]
+            return {"anyOf": [*times, {"type": "null"}]}
         if field.kind == "numeric":
-            return {"type": ["number", "null"], "description": "A number; as text it is read too."}
+            wide = {"minimum": -LARGEST, "maximum": LARGEST} if field.is_linear else {}
+            about = "A number; as text it is read too."
+            return {"type": ["number", "null"], **wide, "description": about}
         return {"type": [*plain, "null"]}
 
 

@@ -146,7 +146,7 @@ USUAL = (401, 408, 503)
 FLAG = {"type": "boolean", "default": False}
 LIMIT = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 20}
 RANK_BODY = _object(
-    {"context": _ref("Context"), "over": TEXT},
+    {"context": _ref("Context"), "over": _ref("Field")},
     {"k": {"type": "integer", "minimum": 1, "default": 20}},
 )
 # path: method, the endpoint's name, what FastAPI is told
@@ -186,7 +186,7 @@ ROUTES: dict[str, tuple[str, str, dict[str, Any]]] = {
             _json(_ref("Categories")),
             (*USUAL, 422),
             query=(
-                _query("field", TEXT, required=True),
+                _query("field", _ref("Field"), required=True),
                 _query("q", TEXT),
                 _query("limit", LIMIT),
             ),
@@ -225,6 +225,7 @@ def described(app: FastAPI, served: Served) -> dict[str, Any]:
 
     row = served.description.row_schema()
     context = {**row, "required": []}
+    names = dict.fromkeys((*served.model.schema.columns, *(f.name for f in served.fields)))
     out: dict[str, Any] = get_openapi(
         title="fieldwise",
         version=__version__,
@@ -232,7 +233,7 @@ def described(app: FastAPI, served: Served) -> dict[str, Any]:
         routes=app.routes,
     )
     out["components"] = {
-        "schemas": {**SCHEMAS, "Row": row, "Context": context},
+        "schemas": {**SCHEMAS, "Row": row, "Context": context, "Field": {"enum": list(names)}},
         "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
     }
     return out

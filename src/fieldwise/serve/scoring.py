@@ -206,10 +206,10 @@ class Served:
         n, names = len(rows), list(found.names)
         shapley = found.shapley.reshape(n, -1, len(names))
         base = np.reshape(found.base, -1)
-        shown = [found.values[f.name].to_list() if f.part else None for f in self.fields]
+        shown = [self._part(i, codes) if f.part else None for i, f in enumerate(self.fields)]
         for r, (row, answer) in enumerate(zip(rows, answers, strict=True)):
             texts = [
-                _text(row[f.column]) if part is None else _text(part[r])
+                _text(row[f.column] if part is None or part[r] is None else part[r])
                 for f, part in zip(self.fields, shown, strict=True)
             ]
             first = 0
@@ -229,6 +229,11 @@ class Served:
                     ],
                 }
                 first += head.size
+
+    def _part(self, i: int, codes: np.ndarray) -> list[Any]:
+        """What coded rows have in a field that is a part of a time."""
+        slot = int(self.model.layout.slot_starts[i])
+        return self.model.vocabulary.fields[i].decode(codes[:, slot], None).to_list()
 
 
 def _answers(
