@@ -11,9 +11,9 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
+from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from fieldwise import FieldwiseModel
-from schemathesis.specs.openapi.checks import positive_data_acceptance
 from serving import TARGETS, clicks, serving
 
 TABLES = {

@@ -89,6 +89,19 @@ class _Known:
     count: np.ndarray
     total: np.ndarray
 
+    def hashed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Keys, and where they are found by `_kernels.looked_up`."""
+        from . import _kernels
+
+        keys = _kernels.keys_of(self.codes, np.arange(self.codes.shape[1]))
+        return keys, _kernels.placed(keys)
+
+    def find(self, codes: np.ndarray, cross: np.ndarray) -> np.ndarray:
+        from . import _kernels
+
+        keys, slots = self.hashed()
+        return _kernels.looked_up(_kernels.keys_of(codes, cross), slots, keys)
+
 
 class Evidence:
     """What crossed categories are known to say, of the crosses of some slots of a table's codes."""
@@ -169,10 +182,7 @@ class Evidence:
     @cached_property
     def _flat(self) -> tuple[np.ndarray, ...]:
         """What `_kernels.told` takes beside codes: of all crosses, one after the other."""
-        from . import _kernels
-
-        keys = [_kernels.keys_of(k.codes, np.arange(k.codes.shape[1])) for k in self._known]
-        slots = [_kernels.placed(own) for own in keys]
+        keys, slots = zip(*(known.hashed() for known in self._known), strict=True)
         pairs = zip(self._known, self.shrink, strict=True)
         evidence = [k.total / (k.count[:, None] + shrink) for k, shrink in pairs]
         members = [np.array(cross) for cross in self.crosses]

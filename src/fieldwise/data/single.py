@@ -157,14 +157,14 @@ class _ListCoder:
     counts the lists that hold what training never saw."""
 
     def __init__(self, words: FieldVocabulary) -> None:
-        self._field = words.field
+        self.field = words.field
         self.n_unseen = 0
         self._alone = Vocabulary(Schema(fields=(words.field,)), [words])
         item = replace(words.field, kind="category", separator=None, n_slots=1)
         self._item = _WordCoder(replace(words, field=item))
 
     def __call__(self, value: Any) -> tuple[np.ndarray, np.ndarray]:
-        field = self._field
+        field = self.field
         items = [value] if isinstance(value, str) else value
         if field.separator is not None and isinstance(value, str):
             items = value.split(field.separator)
@@ -200,11 +200,22 @@ class RowCoder:
             for name, coder in zip(self._fields, self._coders, strict=True)
         ]
 
-    def __call__(self, row: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(
+        self, row: Mapping[str, Any], *, without: str | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`without`: a field whose value is not asked for; its codes are 0."""
         codes: list[int] = []
         values: list[float] = []
+        skipped = None
+        if without is not None:
+            skipped = next((c for c in self._coders if c.field.name == without), None)
         try:
             for name, coder, find in self._plan:
+                if coder is skipped:
+                    codes += [0] * coder.field.n_slots
+                    if coder.field.is_list or coder.field.is_linear:
+                        values += [1.0] * coder.field.n_slots
+                    continue
                 value = row[name]
                 code = find(value) if find is not None and type(value) is str else None
                 if code is not None:
