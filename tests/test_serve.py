@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import math
 import os
+import re
 import time
 
 import numpy as np
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from fieldwise import FieldwiseModel, SettingError
+from fieldwise.cli.serving import serve
 from fieldwise.serve import Limits, create_app
 from serving import KINDS, clicks, fitted, rows_of
 
@@ -666,3 +669,18 @@ def test_a_folder_that_is_no_model_is_never_ready(tmp_path):
     (tmp_path / "model.json").mkdir()
     assert not live.look()
     live.close()
+
+
+# The docs -----------------------------------------------------------------------------------------
+
+
+def test_the_docs_name_what_there_is(client):
+    text = (Path(__file__).parents[1] / "docs" / "serving.md").read_text()
+    paths = [p for p in client.get("/openapi.json").json()["paths"] if "." not in p or "json" in p]
+    assert [p for p in paths if f"`{p}" not in text and f" {p}" not in text] == []
+    told = set(re.findall(r"fieldwise_\w+", text))
+    shown = set(re.findall(r"^# TYPE (fieldwise_\w+)", client.get("/metrics").text, re.MULTILINE))
+    assert {name for name in shown if not name.endswith("_created")} == told
+    given = [name for name in inspect.signature(serve).parameters if name != "model"]
+    options = [f"--{name.replace('_', '-')}" for name in given]
+    assert [option for option in options if option not in text] == []
