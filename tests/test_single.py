@@ -113,8 +113,8 @@ def test_what_was_never_seen_is_counted_as_in_a_frame(model):
         site=pl.Series(np.where(odd, "new", frame["site"].fill_null("a").to_numpy())),
         hour=pl.Series(np.where(odd, 99, frame["hour"].to_numpy())),
         tags=pl.Series([["t1", "new"] if o else ["t1"] for o in odd]),
-        when=pl.Series([dt.datetime(1999, 1, 1, 5) if o else w for o, w in zip(odd, frame["when"])]),
-    )  # fmt: skip
+        when=pl.Series(np.where(odd, np.datetime64("1999-01-01T05:00", "us"), frame["when"])),
+    )
     counted = np.zeros(model.layout.n_fields, np.int64)
     model.vocabulary.encode(Chunk(frame), counted)
     coder = RowCoder(model.vocabulary)
