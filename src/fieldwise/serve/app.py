@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ except ImportError as error:
     raise MissingExtra(error.name or "fastapi", "serve") from error
 from .limits import Limits, Refusal
 from .live import LiveModel
-from .scoring import FEW, Served
+from .scoring import Served
 
 __all__ = ["create_app"]
 
@@ -176,11 +177,10 @@ class Endpoints:
         if rows:
             max_text = limits.max_text if len(body) > limits.max_text else None
             codes, values = await served.code_in_turns(rows, max_text)
-            if len(rows) <= FEW and not (explain and not served.is_explaining):
-                found = served.predict(rows, codes, values, explain=explain)
-            else:
-                work = served.predict
-                found = await self._apart(lambda: work(rows, codes, values, explain=explain))
+            work = partial(served.predict, rows, codes, values, explain=explain)
+            found = (
+                work() if served.is_quick(len(rows), explain=explain) else await self._apart(work)
+            )
         self._metrics.rows("/predict", len(rows))
         return answer({"model": served.id, "predictions": found})
 

@@ -124,6 +124,9 @@ def _clean(text: str) -> str:
 
 async def read_body(request: Request, limit: int) -> bytes:
     """The body, of which never more than the limit is kept."""
+    for name, value in request.scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > limit:
+            raise _too_large(limit)
     parts: list[bytes] = []
     size, more = 0, True
     while more:
@@ -132,16 +135,10 @@ async def read_body(request: Request, limit: int) -> bytes:
             raise ClientDisconnect
         part, more = message.get("body", b""), message.get("more_body", False)
         size += len(part)
-        if size > limit or (more and _said(request) > limit):
+        if size > limit:
             raise _too_large(limit)
         parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _said(request: Request) -> int:
-    """How long the body is going to be, where its sender says so."""
-    said = request.headers.get("content-length", "")
-    return int(said) if said.isdigit() else 0
 
 
 def _too_large(limit: int) -> Refusal:

@@ -50,6 +50,13 @@ class Served:
         """Whether an explanation was ever asked for: the first one takes longer."""
         return "learned" in self.model.__dict__
 
+    def is_quick(self, n_rows: int, *, explain: bool) -> bool:
+        """Whether so many rows are worth no thread: others wait while they are scored."""
+        if self.model.boosted is not None:
+            return n_rows <= FEW // 8 and not explain
+        few = FEW // 8 if explain else FEW
+        return n_rows <= few and (self.is_explaining or not explain)
+
     def warm(self, *, explaining: bool) -> None:
         """Everything that a first request would wait for."""
         try:
