@@ -19,6 +19,15 @@ if settings is not None:
     settings.load_profile("same")
 
 
+@pytest.fixture(scope="session")
+def models(tmp_path_factory) -> dict[str, Path]:
+    """The folders of small models of every kind; see `serving`."""
+    from serving import KINDS, fitted
+
+    folder = tmp_path_factory.mktemp("models")
+    return {kind: fitted(kind).save(folder / kind) for kind in KINDS}
+
+
 @pytest.fixture
 def one_thread():
     """torch on one thread: tests run side by side, and their matrices are small."""

@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import FieldwiseError
-from . import comparing, compressing, explaining, models, tables
+from . import comparing, compressing, explaining, models, serving, tables
 
 __all__ = ["app", "main"]
 
@@ -46,6 +46,7 @@ for command in (
     *(explaining.explain, explaining.category),
     *(comparing.compare, comparing.tune, comparing.reproduce, comparing.bound),
     compressing.compress,
+    serving.serve,
 ):
     app.command()(command)
 

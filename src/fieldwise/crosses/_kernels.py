@@ -8,6 +8,7 @@ from numba import njit
 # Of shrinkage. With the most, evidence is in proportion to the sum of residuals: where rows of one
 # category differ more than others do (each click was sampled with non-clicks), that sum tells.
 LEAST, MOST = 0.5, 1e6
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @njit(cache=True, nogil=True)
@@ -78,6 +79,50 @@ def looked_up(keys, slots, known):
             at = (at + np.uint64(1)) & mask
         out[r] = slots[at]
     return out
+
+
+@njit(cache=True, nogil=True)
+def told(codes, members, slots, keys, evidence, weight, ends):
+    """evidence (n, c, T) and the weight (n, c) it stands on, of all crosses at once
+
+    Those of cross k are the parts of members, slots and keys (with evidence and weight) between
+    ends[k] and ends[k + 1], (c + 1, 3); see `keys_of` and `placed`. What is not known stays 0.
+    """
+    n, n_crosses, n_targets = len(codes), len(ends) - 1, evidence.shape[1]
+    out = np.zeros((n, n_crosses, n_targets), np.float32)
+    seen = np.zeros((n, n_crosses), np.float32)
+    for k in range(n_crosses):
+        own = keys_of(codes, members[ends[k, 0] : ends[k + 1, 0]])
+        first = ends[k, 2]
+        among = keys[first : ends[k + 1, 2]]
+        at = looked_up(own, slots[ends[k, 1] : ends[k + 1, 1]], among)
+        for r in range(n):
+            if at[r] >= 0:
+                seen[r, k] = weight[first + at[r]]
+                for t in range(n_targets):
+                    out[r, k, t] = evidence[first + at[r], t]
+    return out, seen
+
+
+@njit(cache=True, nogil=True)
+def as_fields(numbers, center, scale, edges, ends):
+    """codes (n, F) and values (n, F) of fields made of evidence, numbers (n, E), in turns
+
+    Field k reads column k % E. With scale[k] > 0 it is linear: its value is the number, centered
+    and scaled; else it has the bins of edges[ends[k] : ends[k + 1]].
+    """
+    n, n_fields = len(numbers), len(scale)
+    codes, values = np.zeros((n, n_fields), np.int32), np.ones((n, n_fields), np.float32)
+    for r in range(n):
+        for k in range(n_fields):
+            number = np.float64(numbers[r, k % numbers.shape[1]])
+            if scale[k] > 0.0:
+                value = (number - center[k]) / scale[k]
+                values[r, k] = np.float32(min(max(value, -LARGEST), LARGEST))
+            else:
+                own = edges[ends[k] : ends[k + 1]]
+                codes[r, k] = 1 + np.searchsorted(own, number, side="right")
+    return codes, values
 
 
 @njit(cache=True, nogil=True)

@@ -89,8 +89,8 @@ class _Known:
     count: np.ndarray
     total: np.ndarray
 
-    @cached_property
-    def _hash(self) -> tuple[np.ndarray, np.ndarray]:
+    def hashed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Keys, and where they are found by `_kernels.looked_up`."""
         from . import _kernels
 
         keys = _kernels.keys_of(self.codes, np.arange(self.codes.shape[1]))
@@ -99,7 +99,7 @@ class _Known:
     def find(self, codes: np.ndarray, cross: np.ndarray) -> np.ndarray:
         from . import _kernels
 
-        keys, slots = self._hash
+        keys, slots = self.hashed()
         return _kernels.looked_up(_kernels.keys_of(codes, cross), slots, keys)
 
 
@@ -170,17 +170,27 @@ class Evidence:
 
     def of(self, codes: np.ndarray) -> Fitted:
         """What is known of new rows."""
-        codes = np.ascontiguousarray(codes, np.int32)
-        n, n_crosses = len(codes), len(self.crosses)
-        evidence = np.zeros((n, n_crosses, self.n_targets), np.float32)
-        seen = np.zeros((n, n_crosses), np.float32)
-        for k, (cross, known) in enumerate(zip(self.crosses, self._known, strict=True)):
-            at = known.find(codes, np.array(cross))
-            met = at >= 0
-            count = known.count[at[met]]
-            seen[met, k] = count
-            evidence[met, k] = known.total[at[met]] / (count[:, None] + self.shrink[k])
-        return Fitted(evidence, seen)
+        from . import _kernels
+
+        if not self.crosses:
+            n = len(codes)
+            return Fitted(
+                np.zeros((n, 0, self.n_targets), np.float32), np.zeros((n, 0), np.float32)
+            )
+        return Fitted(*_kernels.told(np.ascontiguousarray(codes, np.int32), *self._flat))
+
+    @cached_property
+    def _flat(self) -> tuple[np.ndarray, ...]:
+        """What `_kernels.told` takes beside codes: of all crosses, one after the other."""
+        keys, slots = zip(*(known.hashed() for known in self._known), strict=True)
+        pairs = zip(self._known, self.shrink, strict=True)
+        evidence = [k.total / (k.count[:, None] + shrink) for k, shrink in pairs]
+        members = [np.array(cross) for cross in self.crosses]
+        sizes = [list(map(len, parts)) for parts in (members, slots, keys)]
+        ends = np.vstack([np.zeros((1, 3), int), np.cumsum(sizes, axis=1).T])
+        parts = (members, slots, keys, [np.asarray(e, np.float32) for e in evidence])
+        weight = np.concatenate([k.count for k in self._known]).astype(np.float32)
+        return (*map(np.concatenate, parts), weight, ends)
 
     def known(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Of every crossed category of cross k its weight (g,) and its evidence (g, T)"""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -121,22 +122,33 @@ class CrossedVocabulary(Vocabulary):
         n = len(codes)
         flat = found.evidence.reshape(n, -1)
         coarse = np.where(codes >= self._sizes, 0, codes)
-        columns, linear = [coarse], []
-        for k, words in enumerate(self._own):
-            number = flat[:, k % flat.shape[1]].astype(np.float64)
-            if words.field.is_linear:
-                linear.append(words.scaled(number))
-                columns.append(np.zeros((n, 1), np.int32))
-            else:
-                columns.append(1 + bin_of(number, words.field.edges or ())[:, None])
-        parts = [values, *(v[:, None] for v in linear)]
+        own, numbers = self._as_fields(flat)
+        parts = [values, numbers]
         if self.with_extras:
             parts += [flat, np.log1p(found.seen)]
             parts += [known[codes[:, [s]]] for s, known in self._numbers.values()]
         return (
-            np.concatenate(columns, axis=1).astype(np.int32),
+            np.concatenate([coarse, own], axis=1).astype(np.int32),
             np.concatenate([np.asarray(p, np.float32) for p in parts], axis=1),
         )
+
+    def _as_fields(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """codes (n, F) of the fields made of evidence, and values of those that are linear"""
+        if not self._own:
+            return np.zeros((len(flat), 0), np.int32), np.zeros((len(flat), 0), np.float32)
+        from . import _kernels
+
+        codes, values = _kernels.as_fields(flat, *self._fields)
+        return codes, values[:, [words.field.is_linear for words in self._own]]
+
+    @cached_property
+    def _fields(self) -> tuple[np.ndarray, ...]:
+        """What `_kernels.as_fields` takes beside numbers."""
+        own = [words.scaling if words.field.is_linear else (0.0, 0.0) for words in self._own]
+        center, scale = np.ascontiguousarray(np.transpose(own), np.float64)
+        edges = [np.array(words.field.edges or (), np.float64) for words in self._own]
+        ends = np.cumsum([0, *map(len, edges)])
+        return center, scale, np.concatenate(edges), ends
 
 
 def parents_of(schema: Schema, crosses: Sequence[Sequence[int]]) -> list[tuple[str, ...]]:

@@ -58,6 +58,7 @@ class Keys:
         self._direct = field.part is not None or (field.binning is None and field.dtype == "string")
         self._raw = _Dictionary()
         self._of_raw = np.zeros(1, dtype=np.int32)
+        self.n_bytes = 0  # of all texts so far, which bounds what is kept of them
         self._lock = threading.Lock()
         if known is not None and len(known):
             self._keys.ids(known)
@@ -73,6 +74,7 @@ class Keys:
     def ids(self, chunk: Chunk) -> np.ndarray:
         """(n,) int32, of the field's column"""
         text = as_text(chunk.frame[self.field.column])
+        self.n_bytes += int(text.str.len_bytes().sum())
         if self._direct:
             return self._keys.ids(self._work_out(text, chunk, text))
         with self._lock:

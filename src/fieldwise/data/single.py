@@ -6,9 +6,12 @@ one row and is remembered, so there is one definition of a key and it is not her
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,77 +20,151 @@ import polars as pl
 from ..errors import SchemaError
 from .chunks import Chunk
 from .frames import to_frame
-from .schema import Schema, slot_positions
+from .schema import Schema
+from .values import LARGEST_LINEAR
 from .vocabulary import FieldVocabulary, Vocabulary
 from .words import StoredWords
 
 __all__ = ["RowCoder", "is_row"]
 
 REMEMBERED = 1 << 20  # unusual values of a field
+LONG = 256  # letters of a text that is not worth remembering
+LARGEST = float(np.finfo(np.float32).max)
 
 
 class _FieldCoder:
+    """Any value, the long way. `n_unseen` counts those that training never saw."""
+
     def __init__(self, words: FieldVocabulary) -> None:
         self.field = words.field
+        self.n_unseen = 0
+        self._words = words
         self._alone = Vocabulary(Schema(fields=(words.field,)), [words])
-        self._unseen = {"mean": -1, "rare": 0, "error": None}[self.field.unseen]
-        self._known: dict[Any, int] | None = None
-        self._others: dict[Any, tuple[int, float]] = {}
-        self._bins = words.field.edges if words.field.is_binned else None
+        self._others: dict[Any, tuple[int, float, int]] = {}
 
     def __call__(self, value: Any) -> tuple[int, float]:
-        kind = type(value)
-        if self._bins is not None:
-            if kind in (int, float) and value == value:
-                return 1 + bisect_right(self._bins, value), 1.0
-        elif self._simple(kind):
-            if self._known is None:
-                self._known = self._words()
-            code = self._known.get(value)
-            if code is not None:
-                return code, 1.0
-            # A text that is no category is unseen; numbers can be written in other ways.
-            if kind is str and self.field.dtype == "string" and self._unseen is not None:
-                return self._unseen, 1.0
         return self._unusual(value)
-
-    def _simple(self, kind: type) -> bool:
-        field = self.field
-        return field.is_counted and field.part is None and not field.binning and kind in (str, int)
-
-    def _words(self) -> dict[Any, int]:
-        entries = self._alone.fields[0].entries.drop_nulls("category")
-        words: dict[Any, int] = dict(zip(entries["category"], entries["code"], strict=True))
-        if self.field.dtype == "integer":
-            words |= {int(k): c for k, c in words.items() if k.lstrip("-").isdigit()}
-        return words
 
     def _unusual(self, value: Any) -> tuple[int, float]:
         key: Any = (type(value), value)
         try:
-            if key in self._others:
-                return self._others[key]
+            found = self._others.get(key)
         except TypeError:
-            key = None  # unhashable: not remembered
-        column = pl.Series(self.field.column, [value], strict=False)
-        codes, values = self._alone.encode(Chunk(column.to_frame()))
-        out = int(codes[0, 0]), float(values[0, 0]) if self.field.is_linear else 1.0
-        if key is not None and len(self._others) < REMEMBERED:
-            self._others[key] = out
-        return out
+            key = found = None  # unhashable: not remembered
+        if found is None:
+            column, n_unseen = pl.Series(self.field.column, [value], strict=False), np.zeros(1, int)
+            codes, values = self._alone.encode(Chunk(column.to_frame()), n_unseen)
+            number = float(values[0, 0]) if self.field.is_linear else 1.0
+            found = int(codes[0, 0]), number, int(n_unseen[0])
+            short = type(value) is not str or len(value) <= LONG
+            if key is not None and short and len(self._others) < REMEMBERED:
+                self._others[key] = found
+        self.n_unseen += found[2]
+        return found[:2]
+
+
+class _BinCoder(_FieldCoder):
+    def __call__(self, value: Any) -> tuple[int, float]:
+        if type(value) in (int, float) and value == value:
+            return 1 + bisect_right(self.field.edges or (), value), 1.0
+        return self._unusual(value)
+
+
+class _LinearCoder(_FieldCoder):
+    def __call__(self, value: Any) -> tuple[int, float]:
+        if type(value) in (int, float) and abs(value) < LARGEST_LINEAR:
+            center, scale = self._words.scaling
+            return 0, min(max((value - center) / scale, -LARGEST), LARGEST)
+        return self._unusual(value)
+
+
+class _WordCoder(_FieldCoder):
+    """Texts and whole numbers are looked up; so are the parts of times that are written in full."""
+
+    def __init__(self, words: FieldVocabulary) -> None:
+        super().__init__(words)
+        self._unseen: Any = {"mean": -1, "rare": 0, "error": None}[self.field.unseen]
+        # A text that is no category is unseen; numbers can be written in other ways.
+        self._is_final = self._unseen is not None and self.field.dtype == "string"
+
+    @cached_property
+    def _known(self) -> dict[Any, int]:
+        entries = self._words.entries.drop_nulls("category")
+        known: dict[Any, int] = dict(zip(entries["category"], entries["code"], strict=True))
+        if self.field.dtype == "integer":
+            known |= {int(k): c for k, c in known.items() if k.lstrip("-").isdigit()}
+        return known
+
+    def __call__(self, value: Any) -> tuple[int, float]:
+        kind = type(value)
+        if kind is str or kind is int:
+            code = self._known.get(value)
+            if code is not None:
+                return code, 1.0
+            if kind is str and self._is_final:
+                self.n_unseen += 1
+                return self._unseen, 1.0
+        return self._unusual(value)
+
+
+class _TimeCoder(_WordCoder):
+    def __call__(self, value: Any) -> tuple[int, float]:
+        key = _calendar_key(value, self.field.part) if type(value) is str else None
+        if key is None or self._unseen is None:
+            return self._unusual(value)
+        code = self._known.get(key)
+        if code is None:
+            self.n_unseen += 1
+            return self._unseen, 1.0
+        return code, 1.0
+
+
+DAY = re.compile(r"\d{4}-\d\d-\d\d(?![0-9])", re.ASCII)
+CLOCK = re.compile(r"[T ](\d\d):(\d\d)(?![0-9])", re.ASCII)
+
+
+def _calendar_key(text: str, part: str | None) -> str | None:
+    """The part of a time as `values.field_keys` has it; None where it takes more than a look."""
+    if not DAY.match(text):
+        return None
+    if part == "date":
+        return text[:10]
+    if part in ("hour", "minute"):
+        found = CLOCK.match(text, 10)
+        return str(int(found[1 if part == "hour" else 2])) if found else None
+    try:
+        day = dt.date.fromisoformat(text[:10])
+    except ValueError:
+        return None
+    return str(day.isoweekday() if part == "weekday" else getattr(day, part or ""))
+
+
+def _coder(words: FieldVocabulary) -> _FieldCoder | _ListCoder:
+    field = words.field
+    if field.is_list:
+        return _ListCoder(words)
+    if field.is_binned:
+        return _BinCoder(words)
+    if field.is_linear:
+        return _LinearCoder(words)
+    if field.part is not None:
+        return _TimeCoder(words)
+    return _FieldCoder(words) if field.binning else _WordCoder(words)
 
 
 class _ListCoder:
-    """The slots of a list of texts or whole numbers; anything else goes the long way."""
+    """The slots of a list of texts or whole numbers; anything else goes the long way. `n_unseen`
+    counts the lists that hold what training never saw."""
 
     def __init__(self, words: FieldVocabulary) -> None:
-        self._field = words.field
+        self.field = words.field
+        self.n_unseen = 0
         self._alone = Vocabulary(Schema(fields=(words.field,)), [words])
         item = replace(words.field, kind="category", separator=None, n_slots=1)
-        self._item = _FieldCoder(replace(words, field=item))
+        self._item = _WordCoder(replace(words, field=item))
 
     def __call__(self, value: Any) -> tuple[np.ndarray, np.ndarray]:
-        field = self._field
+        field = self.field
         items = [value] if isinstance(value, str) else value
         if field.separator is not None and isinstance(value, str):
             items = value.split(field.separator)
@@ -95,10 +172,14 @@ class _ListCoder:
             items = [item.strip() if isinstance(item, str) else item for item in items]
         usual = isinstance(items, (list, tuple)) and 0 < len(items) <= field.n_slots
         if not usual or not all(isinstance(item, (str, int)) and item != "" for item in items):
-            codes, values = self._alone.encode(Chunk(to_frame({field.column: [value]})))
+            n_unseen = np.zeros(1, int)
+            codes, values = self._alone.encode(Chunk(to_frame({field.column: [value]})), n_unseen)
+            self.n_unseen += int(n_unseen[0])
             return codes[0], values[0]
         codes, values = np.zeros(field.n_slots, np.int32), np.zeros(field.n_slots, np.float32)
+        before = self._item.n_unseen
         codes[: len(items)] = [self._item(item)[0] for item in items]
+        self.n_unseen += self._item.n_unseen > before
         values[: len(items)] = 1.0 if field.pooling == "sum" else 1.0 / np.float32(len(items))
         return codes, values
 
@@ -107,40 +188,57 @@ class RowCoder:
     """codes (1, S) and values (1, valued slots) of a dict of raw values; absent is an error."""
 
     def __init__(self, vocabulary: Vocabulary | StoredWords) -> None:
-        schema = vocabulary.schema
-        coders: list[Any] = [
-            _ListCoder(f) if f.field.is_list else _FieldCoder(f) for f in vocabulary.fields
+        self._coders = [_coder(f) for f in vocabulary.fields]
+        self._fields = [f.column for f in vocabulary.schema.fields]
+
+    @cached_property
+    def _plan(self) -> list[tuple[str, Any, Any]]:
+        """Of every field its column, its coder, and where a text is looked up before that is asked,
+        which takes as long as all the rest."""
+        return [
+            (name, coder, coder._known.get if type(coder) is _WordCoder else None)
+            for name, coder in zip(self._fields, self._coders, strict=True)
         ]
-        places = slot_positions(schema.slots)
-        at: list[Any] = [
-            slice(place.start, place.stop) if f.is_list else place.start
-            for f, place in zip(schema.fields, places, strict=True)
-        ]
-        columns = [f.column for f in schema.fields]
-        self._parts = list(zip(coders, columns, at, strict=True))
-        self._fields = schema.names
-        self._width, self._valued = sum(schema.slots), schema.valued
 
     def __call__(
         self, row: Mapping[str, Any], *, without: str | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """`without`: a field whose value is not asked for; its code is 0."""
-        codes = np.zeros((1, self._width), dtype=np.int32)
-        values = np.ones((1, self._width), dtype=np.float32)
-        flat_codes, flat_values = codes[0], values[0]
-        parts = self._parts
+        """`without`: a field whose value is not asked for; its codes are 0."""
+        codes: list[int] = []
+        values: list[float] = []
+        skipped = None
         if without is not None:
-            parts = [
-                part for part, field in zip(parts, self._fields, strict=True) if field != without
-            ]
+            skipped = next((c for c in self._coders if c.field.name == without), None)
         try:
-            for coder, name, at in parts:
-                flat_codes[at], flat_values[at] = coder(row[name])
+            for name, coder, find in self._plan:
+                if coder is skipped:
+                    codes += [0] * coder.field.n_slots
+                    if coder.field.is_list or coder.field.is_linear:
+                        values += [1.0] * coder.field.n_slots
+                    continue
+                value = row[name]
+                code = find(value) if find is not None and type(value) is str else None
+                if code is not None:
+                    codes.append(code)
+                elif type(coder) is _ListCoder:
+                    several, carried = coder(value)
+                    codes += several.tolist()
+                    values += carried.tolist()
+                else:
+                    code, number = coder(value)
+                    codes.append(code)
+                    if type(coder) is _LinearCoder:
+                        values.append(number)
         except KeyError as error:
             raise SchemaError(
                 f"the row has no value for column {error}; None means missing"
             ) from None
-        return codes, values[:, self._valued]
+        return np.array([codes], np.int32), np.array([values], np.float32)
+
+    @property
+    def n_unseen(self) -> list[int]:
+        """(m,) the rows so far in which a field had what training never saw"""
+        return [coder.n_unseen for coder in self._coders]
 
 
 def is_row(data: Any, schema: Schema) -> bool:

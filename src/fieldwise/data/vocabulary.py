@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 UNSEEN_CODE = -1
+MOST_BYTES = 1 << 28  # of values coded, after which those never seen in training are forgotten
 
 ENTRIES = {"category": pl.String, "code": pl.Int32, "count": pl.Int64}
 
@@ -104,19 +105,21 @@ class FieldVocabulary:
         codes = np.asarray(codes)
         inside = (codes >= 0) & (codes < self.size)
         if self.field.is_linear:
-            center, scale = self._linear()
+            center, scale = self.scaling
             known = pl.Series(np.asarray(values, dtype=np.float64) * scale + center)
             return known.set(pl.Series(codes != 0), None).alias(self.field.name)
+        index = pl.Series(np.where(inside, codes, 0).astype(np.uint32))
+        return self._by_code.gather(index).alias(self.field.name)
+
+    @cached_property
+    def _by_code(self) -> pl.Series:
+        """What each code decodes to."""
         if self.field.is_binned:
             # Bins fall on 1..b; everything else is null.
             known = pl.Series([None, *self.bin_middles()], dtype=pl.Float64)
-            known = known.extend_constant(None, self.size - len(known))
-        else:
-            own = self.own["category"].alias("")
-            known = pl.concat([pl.Series("", [None], dtype=pl.String), own])
-            known = self._typed(known)
-        index = pl.Series(np.where(inside, codes, 0).astype(np.uint32))
-        return known.gather(index).alias(self.field.name)
+            return known.extend_constant(None, self.size - len(known))
+        own = self.own["category"].alias("")
+        return self._typed(pl.concat([pl.Series("", [None], dtype=pl.String), own]))
 
     def decode_lists(self, codes: np.ndarray, filled: np.ndarray) -> pl.Series:
         """codes (n, n_slots) of which some are filled -> lists; null where missing."""
@@ -152,13 +155,14 @@ class FieldVocabulary:
 
     def scaled(self, numbers: np.ndarray) -> np.ndarray:
         """The values of a linear field, float32; 1 where missing, for the row of missing."""
-        center, scale = self._linear()
+        center, scale = self.scaling
         largest = np.finfo(np.float32).max
         value = np.clip((numbers - center) / scale, -largest, largest)
         return np.where(np.isnan(numbers), 1.0, value).astype(np.float32)
 
-    def _linear(self) -> tuple[float, float]:
-        """center and scale"""
+    @property
+    def scaling(self) -> tuple[float, float]:
+        """center and scale of a linear field"""
         if self.field.center is None or self.field.scale is None:
             return 0.0, 1.0
         return self.field.center, self.field.scale
@@ -213,10 +217,11 @@ class _Coder:
         return codes, values, unseen
 
     def _counted(self, chunk: Chunk) -> np.ndarray:
-        if self._keys.size > 2 * len(self._code_of) + (1 << 20):
-            self._keys = Keys(self.field, self._known)  # forget the unseen
-        ids = self._keys.ids(chunk)
-        if self._keys.size > len(self._code_of):
+        keys = self._keys  # several threads may be here, and any of them may begin anew
+        if keys.size > 2 * len(self._code_of) + (1 << 20) or keys.n_bytes > MOST_BYTES:
+            self._keys = keys = Keys(self.field, self._known)  # forget the unseen
+        ids = keys.ids(chunk)
+        if ids.max(initial=0) >= len(self._code_of):
             ids = np.where(ids < len(self._code_of), ids, len(self._code_of))
             return np.append(self._code_of, np.int32(UNSEEN_CODE))[ids]
         return self._code_of[ids]

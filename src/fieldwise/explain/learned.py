@@ -98,7 +98,7 @@ class Learned:
             main[:, 0] if single else main,
             shapley[:, 0] if single else shapley,
             self.schema.names,
-            self.words.decode(codes, values),
+            lambda: self.words.decode(codes, values),
             pairs,
             {f.name: f.cross for f in self.schema.fields if f.cross},
         )

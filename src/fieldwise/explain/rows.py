@@ -116,9 +116,14 @@ class Explanation:
     fields: np.ndarray  # (n, m) main effects
     shapley: np.ndarray  # (n, m)
     names: Sequence[str]
-    values: Any  # what the rows hold, a frame of a column a field
+    _of_values: Any
     _of_pairs: Any
     crosses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # evidence and its fields
+
+    @cached_property
+    def values(self) -> Any:
+        """What the rows hold, a frame of a column a field."""
+        return self._of_values()
 
     @cached_property
     def pairs(self) -> np.ndarray:
@@ -140,10 +145,8 @@ class Explanation:
                 "pairs of credited fields are not told apart; see those of the whole"
             )
 
-        values = self.values.select(kept)
-        return Explanation(
-            self.base, self.fields @ share, self.shapley @ share, kept, values, pairs
-        )
+        effects = (self.fields @ share, self.shapley @ share)
+        return Explanation(self.base, *effects, kept, lambda: self.values.select(kept), pairs)
 
     def to_shap(self) -> Any:
         """The Shapley values as a `shap.Explanation`, for the plots of the package `shap`."""

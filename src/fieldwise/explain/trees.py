@@ -45,4 +45,4 @@ def tree_explanation(
     single = values.shape[1] == 1
     shapley = values[:, 0] if single else values
     start = float(base[0, 0]) if single else base[0]
-    return Explanation(start, shapley, shapley, names, plain.values, pairs)
+    return Explanation(start, shapley, shapley, names, lambda: plain.values, pairs)

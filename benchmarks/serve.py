@@ -1,0 +1,250 @@
+"""How fast models are served: one row beside an empty endpoint, steady load, whole tables, presets.
+
+    make bench-serve                        # every figure
+    python -m benchmarks.serve batch        # some; the others stay as they are
+
+Writes benchmarks/results/serve.json. The server and the load come from processes of their own, over
+the loopback; ratios are of one run, rounds in turns.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from benchmarks.record import RESULTS, save
+from fieldwise import FieldwiseClassifier, FieldwiseModel, load_flights, synthetic
+from fieldwise.data.planted import AVAZU_SIZES, CRITEO_SIZES
+
+ROUNDS, SECONDS = 5, 4.0
+RATE, WORKERS = 300, 2
+BATCH_ROWS = 100_000
+STREAM = "application/vnd.apache.arrow.stream"
+FOLDER = tempfile.TemporaryDirectory()
+
+
+def empty_app() -> Any:
+    """What the fastest endpoint of FastAPI costs."""
+    from fastapi import FastAPI
+
+    app = FastAPI()
+
+    @app.get("/empty")
+    async def empty() -> dict[str, str]:
+        return {}
+
+    return app
+
+
+def text_frame(shape: str, sizes: tuple[int, ...], n_rows: int) -> pl.DataFrame:
+    """Rows of the paper's shape, every value a text; the label is an integer."""
+    text = synthetic(shape, n_rows, seed=3).to_text(Path(FOLDER.name) / f"{shape}.txt")
+    names = ["label", *(f"f{j}" for j in range(len(sizes)))]
+    tabs = shape == "criteo"
+    options = {"separator": "\t" if tabs else ",", "has_header": not tabs, "infer_schema": False}
+    frame = pl.read_csv(text, **options)
+    if not tabs:
+        frame = frame.drop("id")
+    return frame.rename(dict(zip(frame.columns, names, strict=True)))
+
+
+@cache
+def model_of(shape: str) -> tuple[Path, pl.DataFrame]:
+    """A model of a shape in a folder, and the fields of rows like those it learned from."""
+    sizes = {"criteo": CRITEO_SIZES, "avazu": AVAZU_SIZES}[shape]
+    frame = text_frame(shape, sizes, BATCH_ROWS)
+    X = frame.drop("label")
+    kinds = dict.fromkeys(X.columns, "category")
+    estimator = FieldwiseClassifier(rank=8, epochs=1, learning_rate=0.1, kinds=kinds)
+    model = estimator.fit(X, frame["label"].to_numpy()).model_
+    path = Path(FOLDER.name) / f"{shape}.model"
+    model.save(path)
+    return path, X
+
+
+@contextmanager
+def running(*command: str) -> Iterator[int]:
+    """A server in a process of its own, given a port that is free; its port, once it answers."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    process = subprocess.Popen([sys.executable, "-m", *command, "--port", str(port)])
+    try:
+        for _ in range(600):
+            with socket.socket() as tried:
+                if tried.connect_ex(("127.0.0.1", port)) == 0 and answers(port):
+                    break
+            time.sleep(0.1)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def answers(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status in (200, 404)
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def serving(path: Path, workers: int = 1) -> Any:
+    return running("fieldwise", "serve", str(path), "--workers", str(workers))
+
+
+def load(port: int, path: str, *options: str, seconds: float = SECONDS) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.load", str(port), path, str(seconds), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    out: dict[str, Any] = json.loads(done.stdout)
+    assert out["failed"] == 0, out
+    return out
+
+
+def bodies_of(rows: list[dict[str, Any]]) -> str:
+    """A file with a call of one row a line."""
+    file = Path(FOLDER.name) / "bodies"
+    file.write_text("\n".join(json.dumps({"rows": [row]}) for row in rows))
+    return str(file)
+
+
+def one_row() -> dict[str, Any]:
+    """Requests a second of /predict with one row of 39 texts, beside those of an empty endpoint."""
+    path, X = model_of("criteo")
+    bodies = bodies_of(X.tail(2000).to_dicts())
+    empty = ("uvicorn", "benchmarks.serve:empty_app", "--factory", "--log-level", "warning")
+    speeds: dict[str, list[float]] = {"empty": [], "predict": []}
+    with running(*empty, "--no-access-log") as bare, serving(path) as port:
+        for k in range(ROUNDS + 1):  # the first is for warming up
+            found = {
+                "empty": load(bare, "/empty"),
+                "predict": load(port, "/predict", "--bodies", bodies),
+            }
+            for name in speeds if k else ():
+                speeds[name].append(found[name]["requests_per_second"])
+    pairs = zip(speeds["predict"], speeds["empty"], strict=True)
+    return {
+        "fields": len(CRITEO_SIZES),
+        "empty_requests_per_second": statistics.median(speeds["empty"]),
+        "requests_per_second": statistics.median(speeds["predict"]),
+        "share_of_empty": statistics.median(ours / theirs for ours, theirs in pairs),
+        "all_runs": speeds,
+    }
+
+
+def steady() -> dict[str, Any]:
+    """Milliseconds of one row at a steady rate, with several workers."""
+    path, X = model_of("criteo")
+    bodies = bodies_of(X.tail(2000).to_dicts())
+    with serving(path, WORKERS) as port:
+        load(port, "/predict", "--bodies", bodies, seconds=2)
+        found = load(port, "/predict", "--bodies", bodies, "--rate", str(RATE), seconds=20)
+    return {"workers": WORKERS, "rate": RATE, **found}
+
+
+def batch() -> dict[str, Any]:
+    """Rows a second of /predict/batch, 22 fields of text: Arrow in, Arrow out."""
+    path, X = model_of("avazu")
+    out = BytesIO()
+    X.write_ipc_stream(out)
+    body, taken = out.getvalue(), []
+    with serving(path) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        for _ in range(ROUNDS + 1):
+            begun = time.perf_counter()
+            connection.request("POST", "/predict/batch", body, {"Content-Type": STREAM})
+            answer = connection.getresponse()
+            content = answer.read()
+            taken.append(time.perf_counter() - begun)
+            assert answer.status == 200, content[:500]
+    assert pl.read_ipc_stream(content).height == X.height
+    return {
+        "fields": X.width,
+        "rows": X.height,
+        "megabytes": len(body) / 1e6,
+        "rows_per_second": X.height / statistics.median(taken[1:]),
+    }
+
+
+def presets() -> dict[str, Any]:
+    """Microseconds of one row of the flights, in this process, and of one call, by preset."""
+    flights = load_flights().sample(40_000, seed=0)
+    rows = flights.drop("late").tail(500).to_dicts()
+    bodies = bodies_of(rows)
+    out = {}
+    for preset in ("fast", "glass", "best"):
+        path = Path(FOLDER.name) / preset
+        estimator = FieldwiseClassifier(preset=preset)
+        estimator.fit(flights.drop("late"), flights["late"]).model_.save(path)
+        model = FieldwiseModel.load(path)
+        model.predict_proba(rows[0])
+        taken = [timed(lambda row=row, model=model: model.predict_proba(row)) for row in rows]
+        with serving(path) as port:
+            load(port, "/predict", "--bodies", bodies, "--connections", "1", seconds=1)
+            found = load(port, "/predict", "--bodies", bodies, "--connections", "1")
+        out[preset] = {
+            "row_microseconds": 1e6 * statistics.median(taken),
+            "call_milliseconds": found["milliseconds"],
+        }
+    return out
+
+
+def rank() -> dict[str, Any]:
+    """Milliseconds to rank 100,000 categories of a field."""
+    from benchmarks.explain import model_of as drawn
+    from fieldwise import Layout
+
+    model = drawn(Layout.of((100_000, *(1000,) * 21), rank=8))
+    context = {f.name: "7" for f in model.schema.fields[1:]}
+    model.rank(context, over="field0", k=20)
+    taken = [timed(lambda: model.rank(context, over="field0", k=20)) for _ in range(50)]
+    return {
+        "categories": 100_000,
+        "milliseconds": {"median": 1e3 * statistics.median(taken), "longest": 1e3 * max(taken)},
+    }
+
+
+def timed(work: Callable[[], Any]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+FIGURES: dict[str, Callable[[], dict[str, Any]]] = {
+    "one_row": one_row,
+    "steady": steady,
+    "batch": batch,
+    "presets": presets,
+    "rank": rank,
+}
+
+
+def main() -> None:
+    file = RESULTS / "serve.json"
+    before = json.loads(file.read_text()) if file.exists() else {}
+    figures = {name: before[name] for name in FIGURES if name in before}
+    for name in sys.argv[1:] or FIGURES:
+        figures[name] = FIGURES[name]()
+        print(name, json.dumps(figures[name]), flush=True)
+    print(f"written: {save('serve', 'make bench-serve', figures)}")
+
+
+if __name__ == "__main__":
+    main()

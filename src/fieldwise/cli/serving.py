@@ -1,0 +1,55 @@
+"""The command that serves a model over HTTP."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["serve"]
+
+MEGABYTE = 1_000_000
+
+
+def serve(
+    model: Annotated[Path, typer.Argument(help="The folder of a model; later versions follow.")],
+    host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0: anywhere.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    max_body: Annotated[float, typer.Option(help="Megabytes of JSON a call.")] = 8,
+    max_rows: Annotated[int, typer.Option(min=1, help="Rows of JSON a call.")] = 10_000,
+    max_batch_body: Annotated[float, typer.Option(help="Megabytes of a table a call.")] = 128,
+    max_batch_rows: Annotated[int, typer.Option(min=1, help="Rows of a table a call.")] = 1_000_000,
+    timeout: Annotated[float, typer.Option(help="Seconds a call may take.")] = 30,
+    header_timeout: Annotated[float, typer.Option(help="Seconds its headers may take.")] = 10,
+    poll: Annotated[float, typer.Option(help="Seconds between looks at the model.")] = 1,
+    access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
+) -> None:
+    """Serve a model over HTTP. A bearer token is wanted where FIELDWISE_TOKEN is set."""
+    from ..serve.limits import Limits
+    from ..serve.run import LOOPBACK, run_server
+
+    limits = Limits(
+        max_body=int(max_body * MEGABYTE),
+        max_rows=max_rows,
+        max_batch_body=int(max_batch_body * MEGABYTE),
+        max_batch_rows=max_batch_rows,
+        seconds=timeout,
+        header_seconds=header_timeout,
+    )
+    if host not in LOOPBACK and not os.environ.get("FIELDWISE_TOKEN"):
+        typer.echo(
+            f"warning: {host} may be reached by others, and no token is set (FIELDWISE_TOKEN)",
+            err=True,
+        )
+    run_server(
+        model,
+        host=host,
+        port=port,
+        workers=workers,
+        limits=limits,
+        poll=poll,
+        access_log=access_log,
+    )

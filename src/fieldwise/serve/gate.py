@@ -1,0 +1,147 @@
+"""What every request passes: the token, the time it may take, counting, and errors as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import polars as pl
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ..errors import FieldwiseError
+from .limits import Limits, Refusal
+from .metrics import Metrics
+
+__all__ = ["Gate", "answer", "no_route", "read_body", "refused"]
+
+LOG = logging.getLogger("uvicorn.error")
+LONGEST = 1000  # letters of a message: it may quote what was sent
+GONE = 499  # the client, before it was answered; as nginx counts it
+
+
+class Gate:
+    """ASGI, around the endpoints. `open_paths` need no token; other paths than `paths` are counted
+    together."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        limits: Limits,
+        metrics: Metrics,
+        token: str | None,
+        paths: frozenset[str],
+        open_paths: frozenset[str],
+    ) -> None:
+        self._app, self._limits, self._metrics = app, limits, metrics
+        self._secret = None if token is None else b"Bearer " + token.encode()
+        self._paths, self._open_paths = paths, open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun, path, status = time.perf_counter(), scope["path"], 0
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                self._check_token(scope)
+                await self._app(scope, receive, sent)
+        except ClientDisconnect:
+            status = GONE
+        except (Exception, pl.exceptions.PanicException) as error:
+            if status:  # the answer has begun, so it can only be broken off
+                raise
+            await self._told(error)(scope, receive, sent)
+        finally:
+            counted = path if path in self._paths else "other"
+            self._metrics.request(counted, status or GONE, time.perf_counter() - begun)
+
+    def _check_token(self, scope: Scope) -> None:
+        if self._secret is None or scope["path"] in self._open_paths:
+            return
+        given = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
+        if not hmac.compare_digest(given, self._secret):
+            raise Refusal(
+                401,
+                "this server wants its token: send the header 'Authorization: Bearer TOKEN'",
+                {"WWW-Authenticate": "Bearer"},
+            )
+
+    def _told(self, error: BaseException) -> Response:
+        if isinstance(error, TimeoutError):
+            return refused(
+                408,
+                f"the request took more than {self._limits.seconds:g} seconds; send less at once, "
+                "or faster",
+                {"Connection": "close"},
+            )
+        if isinstance(error, Refusal):
+            return refused(error.status, str(error), error.headers)
+        if isinstance(error, FieldwiseError):
+            return refused(422, str(error))
+        if isinstance(error, pl.exceptions.PanicException):
+            return refused(422, f"the values cannot be read: {error}")
+        LOG.error("a request failed", exc_info=error)
+        return refused(500, "the server failed, which its log tells more of")
+
+
+async def no_route(request: Request, error: Exception) -> Response:
+    """What Starlette says of paths and methods that are not there."""
+    assert isinstance(error, HTTPException)
+    what = f"{request.method} {request.url.path[:100]}"
+    if error.status_code == 405:
+        return refused(405, f"{what} is not served, with another method it is", error.headers)
+    return refused(error.status_code, f"{what}: {error.detail}; see /openapi.json")
+
+
+def answer(body: Any) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")
+
+
+def refused(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    body = orjson.dumps({"error": _clean(message[:LONGEST])})
+    return Response(body, status, dict(headers or {}), "application/json")
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The body, of which never more than the limit is kept."""
+    for name, value in request.scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > limit:
+            raise _too_large(limit)
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] != "http.request":
+            raise ClientDisconnect
+        part, more = message.get("body", b""), message.get("more_body", False)
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(
+        413, f"the body has more than {limit:,} bytes, the most of one call; send it in parts"
+    )

@@ -1,0 +1,40 @@
+"""How much one call may ask for, and the refusal that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from ..errors import FieldwiseError, SettingError
+
+__all__ = ["Limits", "Refusal"]
+
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes in bytes, time in seconds."""
+
+    max_body: int = 8 * MEGABYTE  # of JSON
+    max_rows: int = 10_000  # of JSON
+    max_text: int = 65_536  # letters of one value
+    max_batch_body: int = 128 * MEGABYTE  # of Arrow and Parquet
+    max_batch_rows: int = 1_000_000
+    seconds: float = 30.0  # from a request's headers to the end of its answer
+    header_seconds: float = 10.0  # from a connection, or a request's first byte, to its headers
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not value > 0:
+                raise SettingError(f"{field.name}={value!r} must be more than 0")
+
+
+class Refusal(FieldwiseError):
+    """A request that is not answered as it hoped; `status` is the code of HTTP."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = dict(headers or {})

@@ -1,0 +1,121 @@
+"""What Prometheus reads.
+
+One process counts in a registry of its own. Several workers count in files that they share
+(prometheus_client's multiprocess mode, on where PROMETHEUS_MULTIPROC_DIR is set, as `run_server`
+does), so that any of them answers for all: counts are summed, and a model is served while any
+worker that lives serves it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+from .live import LiveModel
+from .scoring import Served
+
+__all__ = ["SHARED", "Metrics"]
+
+BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.folder = os.environ.get(SHARED)
+        self._registry = CollectorRegistry()
+        own = {"registry": None if self.folder else self._registry}
+        self._requests = Counter(
+            "fieldwise_requests", "Requests by path and status.", ["path", "status"], **own
+        )
+        self._seconds = Histogram(
+            "fieldwise_request_seconds",
+            "Seconds from a request's headers to the end of its answer.",
+            ["path"],
+            buckets=BUCKETS,
+            **own,
+        )
+        rows = Counter("fieldwise_rows", "Rows scored, by path.", ["path"], **own)
+        self._rows_of = {path: rows.labels(path) for path in ("/predict", "/predict/batch")}
+        self._unseen = Counter(
+            "fieldwise_unseen_values",
+            "Rows in which a field has what training never saw.",
+            ["field"],
+            **own,
+        )
+        self._loads = Counter("fieldwise_model_loads", "Models that were loaded.", **own)
+        self._refusals = Counter(
+            "fieldwise_model_refusals", "Models that could not be loaded.", **own
+        )
+        self._info = Gauge(
+            "fieldwise_model_info",
+            "1 for the id of a model that is served.",
+            ["model"],
+            multiprocess_mode="livemax",
+            **own,
+        )
+        self._n_loads = self._n_refusals = 0
+        self._served: Served | None = None  # whose rows are counted, and how far they were
+        self._n_unseen: list[int] = []
+        self._paths: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+        if self.folder:
+            self._bury(Path(self.folder))
+
+    @staticmethod
+    def _bury(folder: Path) -> None:
+        """Workers that ended without a word are alive no longer."""
+        for file in folder.glob("gauge_live*.db"):
+            pid = file.stem.rpartition("_")[2]
+            if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+                mark_process_dead(int(pid), str(folder))
+
+    def request(self, path: str, status: int, seconds: float) -> None:
+        key = path, status
+        if key not in self._paths:
+            children = self._requests.labels(path, str(status)), self._seconds.labels(path)
+            self._paths[key] = children
+        count, histogram = self._paths[key]
+        count.inc()
+        histogram.observe(seconds)
+
+    def rows(self, path: str, n: int) -> None:
+        self._rows_of[path].inc(n)
+
+    def unseen(self, field: str, n: int) -> None:
+        self._unseen.labels(field).inc(n)
+
+    def follow(self, live: LiveModel) -> None:
+        """Count what happened to a live model, and what its rows held, since the last time."""
+        self._loads.inc(live.n_loads - self._n_loads)
+        self._refusals.inc(live.n_refusals - self._n_refusals)
+        self._n_loads, self._n_refusals = live.n_loads, live.n_refusals
+        if self._served is not None:
+            self._count_unseen(self._served)
+        if live.now is not None and live.now is not self._served:
+            if self._served is not None:
+                self._info.labels(self._served.id).set(0)
+            self._served, self._n_unseen = live.now, [0] * len(live.now.fields)
+            self._info.labels(live.now.id).set(1)
+            self._count_unseen(live.now)
+
+    def _count_unseen(self, served: Served) -> None:
+        now = served.coder.n_unseen
+        for field, n, before in zip(served.fields, now, self._n_unseen, strict=True):
+            if n > before:
+                self.unseen(field.name, n - before)
+        self._n_unseen = now
+
+    def text(self) -> bytes:
+        """All of it, as Prometheus takes it."""
+        if not self.folder:
+            return generate_latest(self._registry)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, path=self.folder)
+        return generate_latest(registry)
+
+    def close(self) -> None:
+        if self.folder:
+            mark_process_dead(os.getpid(), self.folder)

@@ -1,0 +1,184 @@
+"""uvicorn and its workers: binds, runs, stops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..errors import MissingExtra, SettingError
+from .limits import Limits
+from .live import LiveModel
+
+try:
+    import uvicorn
+    from fastapi import FastAPI
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    from .app import create_app
+    from .metrics import SHARED
+except ImportError as error:
+    raise MissingExtra(error.name or "uvicorn", "serve") from error
+
+__all__ = ["run_server"]
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+LONGEST_HEAD = 65_536  # bytes of a request's line and headers
+SETTINGS = "FIELDWISE_SERVE"
+PATIENCE = 60  # seconds that a worker may be busy with itself before it is taken for dead
+KEEP_ALIVE = 75  # seconds; longer than proxies keep theirs, so that these close first
+
+
+class Patient(HttpToolsProtocol):
+    """uvicorn's protocol, which closes connections whose headers take too long or never end."""
+
+    def __init__(self, *args: Any, seconds: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._seconds, self._size = seconds, 0
+        self._clock: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wind()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._clock is not None:  # still among the headers
+            self._size += len(data)
+            if self._size > LONGEST_HEAD:
+                self._refuse(b"431 Request Header Fields Too Large", b"the headers never end")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._wind()
+
+    def on_headers_complete(self) -> None:
+        self._stop()
+        super().on_headers_complete()
+
+    def _wind(self) -> None:
+        self._stop()
+        self._size = 0
+        self._clock = self.loop.call_later(
+            self._seconds, self._refuse, b"408 Request Timeout", b"the headers took too long"
+        )
+
+    def _stop(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    def _refuse(self, status: bytes, why: bytes) -> None:
+        self._stop()
+        if self.transport.is_closing():
+            return
+        body = b'{"error":"' + why + b'"}'
+        self.transport.write(
+            b"HTTP/1.1 " + status + b"\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            b"content-length: " + str(len(body)).encode() + b"\r\n\r\n" + body
+        )
+        self.transport.close()
+
+
+def run_server(
+    model: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    workers: int = 1,
+    limits: Limits | None = None,
+    poll: float = 1.0,
+    access_log: bool = False,
+) -> None:
+    """Serve a model until told to stop. The token, where there is one, is FIELDWISE_TOKEN of the
+    environment."""
+    if workers < 1:
+        raise SettingError(f"workers={workers} must be at least 1")
+    if not poll > 0:
+        raise SettingError(f"poll={poll} must be more than 0")
+    limits = limits or Limits()
+    _check_address(host, port)
+    with tempfile.TemporaryDirectory(prefix="fieldwise-serve-") as spool, _ending():
+        live = LiveModel(model, spool)
+        live.load()  # a model that is broken from the start is an error here, not in a worker
+        options: dict[str, Any] = {
+            "host": host,
+            "port": port,
+            "factory": True,
+            "http": partial(Patient, seconds=limits.header_seconds),
+            "ws": "none",
+            "access_log": access_log,
+            "proxy_headers": False,
+            "server_header": False,
+            "timeout_keep_alive": KEEP_ALIVE,
+            "timeout_graceful_shutdown": int(limits.seconds) + 1,
+        }
+        if workers == 1:
+            uvicorn.run(partial(create_app, live, limits=limits, poll=poll), **options)
+            return
+        shared = Path(spool) / ".metrics"
+        shared.mkdir()
+        said = {"model": str(model), "limits": asdict(limits), "poll": poll, "spool": spool}
+        with _environment({SHARED: str(shared), SETTINGS: json.dumps(said)}):
+            uvicorn.run(
+                "fieldwise.serve.run:worker_app",
+                workers=workers,
+                timeout_worker_healthcheck=PATIENCE,
+                **options,
+            )
+
+
+def worker_app() -> FastAPI:
+    """What a worker serves; it is told by the process that starts it."""
+    said = json.loads(os.environ[SETTINGS])
+    return create_app(said.pop("model"), limits=Limits(**said.pop("limits")), **said)
+
+
+def _check_address(host: str, port: int) -> None:
+    """Say what is wrong with an address before anything is loaded."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host, port))
+        except (OSError, OverflowError) as error:
+            raise SettingError(
+                f"cannot listen on {host}, port {port}: {error}; choose another with --port or "
+                "--host"
+            ) from error
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """For processes that start meanwhile."""
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """A signal ends the server and leaves nothing behind; uvicorn sends it again when done."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
