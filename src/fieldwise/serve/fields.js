@@ -5,15 +5,16 @@ import { make, shown, whole, word } from "./drawing.js";
 export const LIMIT = 20; // categories asked for at a time
 const PAUSE = 120; // milliseconds of not typing
 
-/** Typed text as the column's own type where it reads as one; else as it is. */
+/** Text as the column's own type where nothing of it is lost; else as it is, which the server reads. */
 export function parsed(spec, text) {
   if (text === "") return null;
-  if (spec.dtype === "boolean" && /^(true|false)$/i.test(text)) return text.toLowerCase() === "true";
-  const number = Number(text);
-  if (spec.dtype === "integer" && /^-?\d+$/.test(text) && Number.isSafeInteger(number)) return number;
-  if (spec.dtype === "float" && text.trim() !== "" && Number.isFinite(number)) return number;
-  return text;
+  if (spec.dtype === "boolean" && /^(true|false)$/.test(text)) return text === "true";
+  const isWhole = spec.dtype === "integer" && String(Number(text)) === text && Number.isSafeInteger(Number(text));
+  return isWhole ? Number(text) : text;
 }
+
+/** A category, which comes as text, in the column's own type; "" is one, too. */
+export const ofType = (spec, value) => (typeof value === "string" && value !== "" ? parsed(spec, value) : value);
 
 const same = (a, b) => a !== null && b !== null && String(a) === String(b);
 
@@ -219,7 +220,7 @@ function categoryField(field, { change, find }) {
   const set = (value, soon) => { field.show(value); field.hint(""); change(value, soon); };
   combobox(field, {
     find,
-    choose: (value) => set(value),
+    choose: (value) => set(ofType(field.spec, value)),
     restore: () => field.show(now),
     leave(text) {
       const value = parsed(field.spec, text);
@@ -256,7 +257,7 @@ function listField(field, { change, find }) {
   field.holds = (value) => items.includes(value);
   combobox(field, {
     find,
-    choose: (value) => set(value === null ? [] : [...items, value]),
+    choose: (value) => set(value === null ? [] : [...items, ofType(spec, value)]),
     restore: () => { input.value = ""; },
     leave(text) {
       const value = parsed(spec, text.trim());

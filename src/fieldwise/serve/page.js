@@ -1,7 +1,8 @@
 // The page at work: the row being edited, its prediction, the row pinned beside it, the ranking.
 // All numbers come from the server; the address holds the state, so that a link brings it back.
-import { byId, chances, decimal, gauge, make, percent, ranked, shown, signed, waterfall, whole } from "./drawing.js";
-import { formField, LIMIT, parsed } from "./fields.js";
+import { showPredictions } from "./answer.js";
+import { byId, decimal, make, percent, ranked, shown, whole } from "./drawing.js";
+import { formField, LIMIT, ofType } from "./fields.js";
 import { ask, hasToken } from "./server.js";
 
 const PAUSE = 120; // milliseconds without typing before the server is asked
@@ -10,7 +11,7 @@ const MANY = 12; // fields from which on there is a box to find one
 let model = null; // what GET /schema says of the model
 let specs = []; // ... and of its columns
 let fields = new Map(); // column -> field of the form
-let state = { row: {}, pinned: null, over: "" };
+let state = { row: {}, pinned: null, over: "", target: "" };
 let answer = null; // the last answer to POST /predict
 let explains = true; // until the server says that this model is not taken apart
 let unfolded = false;
@@ -45,11 +46,18 @@ function rowOf(text) {
   return Object.fromEntries(specs.map(({ column, usual, kind }) => {
     const value = Object.hasOwn(found, column) ? found[column] : usual;
     const fits = isPlain(value) || (kind === "list" && Array.isArray(value) && value.every(isPlain));
-    return [column, fits ? value : usual ?? null];
+    return [column, fits ? value : usual];
   }));
 }
 
 const usualRow = () => rowOf("{}");
+
+/** An entry of GET /schema, with the usual value as the form takes it. */
+function specOf(entry) {
+  const spec = { ...entry, column: entry.column ?? entry.name };
+  const usual = ofType(entry, entry.usual ?? null);
+  return { ...spec, usual: entry.kind === "list" && isPlain(usual) && usual !== null ? [usual] : usual };
+}
 
 function readAddress() {
   const said = new URLSearchParams(location.hash.slice(1));
@@ -58,6 +66,7 @@ function readAddress() {
     row: rowOf(said.get("row") ?? "") ?? usualRow(),
     pinned: rowOf(said.get("pinned") ?? ""),
     over: specs.some(({ name }) => name === over) ? over : "",
+    target: model.targets.includes(said.get("target")) ? said.get("target") : model.targets[0],
   };
 }
 
@@ -65,6 +74,7 @@ function writeAddress() {
   const said = new URLSearchParams({ row: JSON.stringify(state.row) });
   if (state.pinned) said.set("pinned", JSON.stringify(state.pinned));
   if (state.over) said.set("over", state.over);
+  if (model.targets.length > 1) said.set("target", state.target);
   history.replaceState(null, "", `#${said}`);
 }
 
@@ -90,6 +100,7 @@ function buildForm() {
 function showForm() {
   for (const [column, field] of fields) field.show(state.row[column]);
   byId("over").value = state.over;
+  byId("target").value = state.target;
   for (const id of ["swap", "unpin"]) byId(id).hidden = !state.pinned;
   byId("pin").textContent = state.pinned ? "Pin this row as B instead" : "Pin this row as B";
   showDifferences();
@@ -116,11 +127,9 @@ function setValue(column, value, soon = false) {
   update(soon ? PAUSE : 0);
 }
 
-/** The column that a field of the model reads: parts of a time are named after it. */
+/** The column that a field of the model reads: a time is several fields. */
 function columnOf(name) {
-  const own = specs.find((spec) => spec.name === name || spec.column === name);
-  const parts = specs.filter(({ column }) => name.startsWith(`${column}.`));
-  return (own ?? parts.sort((a, b) => b.column.length - a.column.length)[0])?.column;
+  return specs.find((spec) => spec.column === name || spec.name === name || spec.fields?.includes(name))?.column;
 }
 
 function jump(name) {
@@ -181,8 +190,7 @@ async function explained(rows, signal) {
 
 /** The column that a refusal is about, where it names one. */
 function columnIn(error) {
-  const named = error.column && columnOf(error.column);
-  if (named) return named;
+  if (/^row 2\b/.test(error.message)) return undefined; // of B, which is not in the form
   const names = specs.map((spec) => spec.column).sort((a, b) => b.length - a.length);
   return names.find((name) => error.message.includes(`'${name}'`) || error.message.includes(`"${name}"`));
 }
@@ -197,72 +205,11 @@ function complain(error) {
   if (column) fields.get(column).complain(error.message);
 }
 
-const isChance = () => ["classes", "share"].includes(model.task);
-const inWords = (x) => (isChance() ? percent(x) : decimal(x));
-const isMany = () => (model.classes ?? []).length > 2;
-const unit = () => (isChance() && !isMany() ? "log-odds" : "score");
-
-function whatIs(prediction) {
-  const a = state.pinned ? "A: " : "";
-  if (isMany()) return `${a}the likeliest ${model.target} is ${prediction.class}, with a chance of`;
-  return a + (isChance() ? `chance that ${model.target} = ${model.classes?.[1] ?? "1"}` : `${model.target} is expected to be`);
-}
-
 function showAnswer() {
-  const [first, second] = answer.predictions;
-  byId("what").textContent = whatIs(first);
-  byId("prediction").textContent = inWords(first.prediction);
-  byId("second").hidden = !second;
-  if (second) {
-    byId("second-number").textContent = (isMany() ? `${second.class}, ` : "") + inWords(second.prediction);
-    const gap = first.prediction - second.prediction;
-    byId("gap").textContent = isChance() ? `A is ${signed(100 * gap)} points` : `A is ${signed(gap)}`;
-  }
-  const base = first.explanation?.base;
-  byId("gauge").hidden = !isChance();
-  if (isChance()) {
-    const typical = isMany() || base === undefined ? null : 1 / (1 + Math.exp(-base));
-    gauge(byId("gauge"), first.prediction, typical, second?.prediction);
-  }
-  byId("chances").hidden = !first.probabilities;
-  if (first.probabilities) byId("chances").replaceChildren(chances(first.probabilities, unfolded, fold));
-  showWhy(first, second);
-}
-
-const partsOf = (prediction) => prediction.explanation.contributions;
-
-function showWhy(first, second) {
-  const steps = byId("steps");
-  steps.classList.toggle("pair", Boolean(second));
-  byId("why-title").textContent = second ? "From B to A" : "From a typical row to this one";
-  if (!first.explanation) return steps.replaceChildren();
-  const picture = second ? pairPicture(first, second) : {
-    head: [unit()],
-    start: { label: "a typical row", at: first.explanation.base, cells: [decimal(first.explanation.base)] },
-    end: { label: "this row", at: first.score, cells: [decimal(first.score)] },
-    parts: partsOf(first).map(({ field, value, contribution }) => ({ field, value, amount: contribution })),
-  };
-  const told = isMany() ? ` The score is that of ${model.target} = ${first.explanation.class ?? first.class}.` : "";
-  byId("why-words").textContent = (second
-    ? `What each field adds to A, what it adds to B, and the difference, in ${unit()}; fields that differ are bold.`
-    : `What each field adds, in ${unit()}, the largest first. Choose one to change it.`) + told;
-  return steps.replaceChildren(...waterfall(picture, unfolded, { jump, fold }));
-}
-
-/** Differences of contributions: they lead from the score of B to that of A. */
-function pairPicture(first, second) {
-  const others = new Map(partsOf(second).map((part) => [part.field, part]));
   const changed = new Set(differing());
-  const parts = partsOf(first).map(({ field, value, contribution }) => {
-    const { value: other, contribution: b } = others.get(field);
-    return { field, value, other, amount: contribution - b, a: contribution, b, differs: changed.has(columnOf(field)) };
+  showPredictions(answer.predictions.map((found) => (found.targets ? found.targets[state.target] : found)), {
+    model, target: state.target, unfolded, jump, fold, differs: (field) => changed.has(columnOf(field)),
   });
-  return {
-    head: ["A − B", "A", "B"],
-    start: { label: "B", at: second.score, cells: ["", "", decimal(second.score)] },
-    end: { label: "A", at: first.score, cells: [signed(first.score - second.score), decimal(first.score), ""] },
-    parts, pair: true,
-  };
 }
 
 function fold() {
@@ -304,15 +251,17 @@ function clearRanking(words) {
 function showRanking(spec) {
   const now = shown(state.row[spec.column]);
   const choose = (category) => {
-    const value = category === null ? null : parsed(spec, category);
+    const value = ofType(spec, category);
     fields.get(spec.column).show(value);
     setValue(spec.column, value);
   };
-  byId("ranked-by").textContent = isChance() ? "chance" : model.target;
-  byId("ranking").tBodies[0].replaceChildren(...ranked(ranking, inWords, (category) => shown(category) === now, choose));
+  const isShare = ["classes", "share"].includes(model.task);
+  byId("ranked-by").textContent = isShare ? "chance" : model.target;
+  const isNow = (category) => shown(category) === now;
+  byId("ranking").tBodies[0].replaceChildren(...ranked(ranking, isShare ? percent : decimal, isNow, choose));
   byId("ranking").hidden = false;
   byId("rank-words").textContent = ranking.length < spec.n_categories
-    ? `The best ${ranking.length} of ${whole(spec.n_categories)}.` : "";
+    ? `The best ${ranking.length}; the field has ${whole(spec.n_categories)} categories.` : "";
 }
 
 // Copies -----------------------------------------------------------------------------------------
@@ -350,11 +299,12 @@ async function copy(kind) {
 async function load() {
   const found = await ask("schema");
   const before = JSON.stringify(specs.map(({ column, kind, dtype }) => [column, kind, dtype]));
-  specs = found.fields.map((spec) => ({ ...spec, column: spec.column ?? spec.name }));
-  model = found.model;
+  specs = found.fields.map(specOf);
+  model = { ...found.model, targets: found.model.targets ?? [found.model.target] };
   explains = true;
-  const title = [].concat(model.target ?? "a model").join(", ");
-  model.target = title;
+  const title = model.targets.join(", ") || "A model";
+  byId("targets").hidden = model.targets.length < 2;
+  byId("target").replaceChildren(...model.targets.map((name) => make("option", { value: name }, name)));
   byId("title").textContent = title;
   document.title = `${title}: fieldwise`;
   byId("about").textContent = `${whole(specs.length)} columns; model ${model.id}`;
@@ -414,6 +364,11 @@ byId("over").addEventListener("change", () => {
   state.over = byId("over").value;
   writeAddress();
   rank();
+});
+byId("target").addEventListener("change", () => {
+  state.target = byId("target").value;
+  writeAddress();
+  showAnswer();
 });
 byId("again").addEventListener("click", () => (model ? update() : start()));
 for (const button of document.querySelectorAll("[data-copy]")) {

@@ -5,9 +5,9 @@ const KEPT = "fieldwise token";
 
 /** What the server would not do, in its own words; status 0 where it did not answer. */
 export class Refusal extends Error {
-  constructor(message, status = 0, column = null) {
+  constructor(message, status = 0) {
     super(message);
-    Object.assign(this, { status, column });
+    this.status = status;
   }
 }
 
@@ -38,7 +38,7 @@ async function read(answer) {
   } catch { /* not JSON: said below */ }
   if (answer.ok && body !== null) return body;
   const said = typeof body?.error === "string" ? body.error : `The server answered ${answer.status} ${answer.statusText}.`;
-  throw new Refusal(said, answer.status, body?.column ?? body?.field ?? null);
+  throw new Refusal(said, answer.status);
 }
 
 /** The answer to GET path, or to POST path with a body. */
