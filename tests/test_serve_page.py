@@ -110,13 +110,13 @@ def numbers():
 def serving(model, token=None):
     """The address of a server of this model: the app's, or a stand-in's where there is no app."""
     try:
-        import uvicorn
-
         from fieldwise.serve.app import create_app
     except ImportError:
         with standing_in(model, token) as url:
             yield url
         return
+    import uvicorn
+
     with tempfile.TemporaryDirectory() as folder:
         app = create_app(model.save(Path(folder, "model")), token=token)
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none"))
