@@ -130,8 +130,9 @@ function combobox(field, hooks) {
     hooks.choose(value);
   }
 
-  function render(found, text) {
+  function render(query, found, text) {
     activate(-1);
+    popup.dataset.query = query;
     options = found;
     list.replaceChildren(...found.map(({ value, count }, k) => {
       const item = make("li", { role: "option", id: `${list.id}-${k}`, "aria-selected": "false" },
@@ -151,20 +152,21 @@ function combobox(field, hooks) {
 
   async function open(query) {
     const mine = ++turn;
+    clearTimeout(timer);
     const missing = "missing".startsWith(query.toLowerCase()) ? [{ value: null }] : [];
     const top = (spec.top ?? []).slice(0, LIMIT).filter(({ value }) => value !== null);
     if (query === "" && top.length) {
       const more = spec.n_categories > top.length ? `The most frequent of ${whole(spec.n_categories)}; type to find others.` : "";
-      return render([...missing, ...top], more);
+      return render(query, [...missing, ...top], more);
     }
     try {
       const found = (await hooks.find(query)).filter(({ value }) => value !== null);
       if (mine !== turn) return undefined;
       const text = found.length >= LIMIT ? `The first ${LIMIT}; type more to narrow them.`
         : found.length ? "" : "No category holds this text. Enter keeps it all the same.";
-      return render([...missing, ...found], text);
+      return render(query, [...missing, ...found], text);
     } catch (error) {
-      return mine === turn ? render([], error.message) : undefined;
+      return mine === turn ? render(query, [], error.message) : undefined;
     }
   }
 
@@ -173,9 +175,16 @@ function combobox(field, hooks) {
     typed = false;
   }
 
+  /** One option on; where the list is not that of the text yet, it is opened. */
+  function move(by) {
+    const query = typed ? input.value : "";
+    if (popup.hidden || popup.dataset.query !== query) return open(query);
+    return activate(Math.max(0, Math.min(active + by, options.length - 1)));
+  }
+
   const keys = {
-    ArrowDown: () => (popup.hidden ? open(typed ? input.value : "") : activate(Math.min(active + 1, options.length - 1))),
-    ArrowUp: () => (popup.hidden ? open(typed ? input.value : "") : activate(Math.max(active - 1, 0))),
+    ArrowDown: () => move(1),
+    ArrowUp: () => move(-1),
     Enter: () => {
       if (!popup.hidden && active >= 0) return choose(options[active].value);
       close();
@@ -195,6 +204,7 @@ function combobox(field, hooks) {
   });
   input.addEventListener("input", () => {
     typed = true;
+    activate(-1);
     clearTimeout(timer);
     timer = setTimeout(() => open(input.value), PAUSE);
   });

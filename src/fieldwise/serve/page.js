@@ -65,7 +65,7 @@ function readAddress() {
   state = {
     row: rowOf(said.get("row") ?? "") ?? usualRow(),
     pinned: rowOf(said.get("pinned") ?? ""),
-    over: specs.some(({ name }) => name === over) ? over : "",
+    over: specs.some(({ name, kind }) => name === over && kind === "category") ? over : "",
     target: model.targets.includes(said.get("target")) ? said.get("target") : model.targets[0],
   };
 }
@@ -75,7 +75,9 @@ function writeAddress() {
   if (state.pinned) said.set("pinned", JSON.stringify(state.pinned));
   if (state.over) said.set("over", state.over);
   if (model.targets.length > 1) said.set("target", state.target);
-  history.replaceState(null, "", `#${said}`);
+  try {
+    history.replaceState(null, "", `#${said}`);
+  } catch { /* some browsers let a page do so a hundred times in half a minute; the next time, then */ }
 }
 
 // The form ---------------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ async function explained(rows, signal) {
     try {
       return await ask("predict?explain=true", { rows }, signal);
     } catch (error) {
-      if (signal.aborted || error.status < 400 || error.status >= 500 || columnIn(error)) throw error;
+      if (![400, 422].includes(error.status) || columnIn(error)) throw error;
       refusal = error;
     }
   }
