@@ -274,8 +274,9 @@ def test_it_starts_with_usual_values_and_their_prediction(browser, served, fligh
     for column, value in row.items():
         text = "" if value is None else str(value)
         assert tab.evaluate(f"{field_input(flights, column)}.value") == text
-    words = text_of(tab, "what")
-    assert words == "chance that y = 1"
+    assert text_of(tab, "what") == "chance that y = 1"
+    base = flights.explain(row).base
+    assert text_of(tab, "typical") == f"typical: {chance_text(1 / (1 + np.exp(-base)))}"
     assert tab.evaluate("document.title") == "y: fieldwise"
     in_order(tab, served(flights))
 
@@ -487,8 +488,9 @@ def test_two_rows_side_by_side(browser, served, flights):
     assert differing
     chances = [float(flights.predict_proba(r)[0]) for r in (row, pinned)]
     assert chance_text(chances[1]) in text_of(tab, "second")
-    gap = number_of(re.search(r"A is ([+−\d.]+) points", text_of(tab, "second")).group(1))
-    assert gap == pytest.approx(100 * (chances[0] - chances[1]), abs=6e-4)
+    gap = 100 * (chances[0] - chances[1])
+    way = "higher" if gap > 0 else "lower"
+    assert f"A is {float(f'{abs(gap):.3g}'):g} points {way}" in text_of(tab, "second")
     assert set(re.findall(r"\w+", text_of(tab, "differ").split(" in ")[1])) == set(differing)
     marked = "[...document.querySelectorAll('.field.differs label span')].map(e => e.textContent)"
     assert tab.evaluate(marked) == differing

@@ -1,5 +1,5 @@
 // An answer of the server on the page: the number, the bar under it, the list of chances, the waterfall.
-import { byId, chances, decimal, gauge, percent, signed, waterfall } from "./drawing.js";
+import { apart, byId, chances, decimal, gauge, percent, signed, waterfall } from "./drawing.js";
 
 const isMany = (prediction) => prediction.probabilities !== undefined;
 const partsOf = (prediction) => prediction.explanation.contributions;
@@ -16,17 +16,17 @@ export function showPredictions([first, second], about) {
   byId("second").hidden = !second;
   if (second) {
     byId("second-number").textContent = (isMany(second) ? `${second.class}, ` : "") + text(second.prediction);
-    const gap = first.prediction - second.prediction;
-    byId("gap").textContent = isChance ? `A is ${signed(100 * gap)} points` : `A is ${signed(gap)}`;
+    const comparable = first.class === second.class || !isMany(first);
+    byId("gap").textContent = comparable ? `A is ${apart(first.prediction - second.prediction, isChance)}` : "";
   }
+  const base = isMany(first) || !isChance ? undefined : first.explanation?.base;
+  const typical = base === undefined ? null : 1 / (1 + Math.exp(-base));
+  byId("typical").hidden = typical === null;
+  byId("typical").textContent = `typical: ${percent(typical)}`;
   byId("gauge").hidden = !isChance;
-  if (isChance) {
-    const base = first.explanation?.base;
-    const typical = isMany(first) || base === undefined ? null : 1 / (1 + Math.exp(-base));
-    gauge(byId("gauge"), first.prediction, typical, second?.prediction);
-  }
+  if (isChance) gauge(byId("gauge"), first.prediction, typical, second?.prediction);
   byId("chances").hidden = !isMany(first);
-  if (isMany(first)) byId("chances").replaceChildren(chances(first.probabilities, about.unfolded, about.fold));
+  if (isMany(first)) byId("chances").lastElementChild.replaceChildren(chances(first.probabilities, about.unfolded, about.fold));
   showWhy(first, second, isChance && !isMany(first) ? "log-odds" : "score", about);
 }
 
@@ -45,9 +45,10 @@ function showWhy(first, second, unit, about) {
   byId("why-title").textContent = isPair ? "From B to A" : "From a typical row to this one";
   if (!first.explanation) return steps.replaceChildren();
   const picture = isPair ? pairPicture(first, second, about) : rowPicture(first, unit);
+  const told = unit === "score" ? "" : `, in ${unit}`;
   const words = isPair
-    ? `What each field adds to A, what it adds to B and the difference, in ${unit}. Fields that differ are bold.`
-    : `What each field adds, in ${unit}, the largest first. Choose one to change it.`;
+    ? `What each field adds to the score of A, to that of B, and the difference${told}. Fields that differ are bold.`
+    : `What each field adds to the score${told}. Choose one to change it.`;
   const of = isMany(first) ? ` The score is that of ${about.target} = ${first.class}.` : "";
   byId("why-words").textContent = words + of;
   return steps.replaceChildren(...waterfall(picture, about.unfolded, about));

@@ -43,6 +43,13 @@ export function percent(x) {
   return `${Number((100 * x).toPrecision(3))} %`;
 }
 
+/** How far one number is from another, in words. */
+export function apart(gap, isChance) {
+  const size = Math.abs(isChance ? 100 * gap : gap);
+  if (size < 1e-9) return "the same";
+  return `${Number(size.toPrecision(3)).toLocaleString("en", { maximumSignificantDigits: 3 })}${isChance ? " points" : ""} ${gap > 0 ? "higher" : "lower"}`;
+}
+
 /** What a person reads for a raw value. */
 export function shown(value) {
   if (value == null) return "missing";
@@ -67,10 +74,14 @@ function bar(from, to, kind) {
 function stepBar(step, scale, last) {
   const [from, to] = [scale(step.start), scale(step.end)];
   const kind = step.amount > 0 ? "up" : "down";
-  const picture = step.whole ? bar(to, to, "even") : bar(from, to, kind);
+  const picture = step.whole ? shape("svg", { class: "bar", "aria-hidden": "true" }) : bar(from, to, kind);
   const tie = (x, y1, y2) => picture.append(shape("line", { x1: `${x}%`, x2: `${x}%`, y1, y2 }));
   if (!step.first) tie(from, "0", "20%");
   if (!last) tie(to, "80%", "100%");
+  if (step.whole) {
+    tie(to, step.first ? "50%" : "20%", step.first ? "80%" : "50%");
+    picture.append(shape("circle", { cx: `${to}%`, cy: "50%", r: 4 }));
+  }
   return picture;
 }
 
@@ -110,7 +121,7 @@ function stepLabel(step, hooks) {
   const values = step.differs ? [word(step.other), " → ", word(step.value)] : [word(step.value)];
   const title = `${step.field} = ${step.differs ? `${shown(step.other)} → ` : ""}${shown(step.value)}`;
   return make("button", { type: "button", class: "jump", title, click: () => hooks.jump(step.field) },
-    make("bdi", { class: "of" }, step.field), " ", ...values);
+    make("bdi", { class: "of" }, step.field), " ", make("span", {}, ...values));
 }
 
 const cell = (text) => make("span", { class: "n" }, text);

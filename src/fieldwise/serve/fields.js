@@ -156,7 +156,7 @@ function combobox(field, hooks) {
     const missing = "missing".startsWith(query.toLowerCase()) ? [{ value: null }] : [];
     const top = (spec.top ?? []).slice(0, LIMIT).filter(({ value }) => value !== null);
     if (query === "" && top.length) {
-      const more = spec.n_categories > top.length ? `The most frequent of ${whole(spec.n_categories)}; type to find others.` : "";
+      const more = spec.n_categories > LIMIT ? `The most frequent of ${whole(spec.n_categories)}; type to find others.` : "";
       return render(query, [...missing, ...top], more);
     }
     try {

@@ -262,7 +262,7 @@ function showRanking(spec) {
   const isNow = (category) => shown(category) === now;
   byId("ranking").tBodies[0].replaceChildren(...ranked(ranking, isShare ? percent : decimal, isNow, choose));
   byId("ranking").hidden = false;
-  byId("rank-words").textContent = ranking.length < spec.n_categories
+  byId("rank-words").textContent = ranking.length >= LIMIT && spec.n_categories > LIMIT
     ? `The best ${ranking.length}; the field has ${whole(spec.n_categories)} categories.` : "";
 }
 
@@ -309,7 +309,8 @@ async function load() {
   byId("target").replaceChildren(...model.targets.map((name) => make("option", { value: name }, name)));
   byId("title").textContent = title;
   document.title = `${title}: fieldwise`;
-  byId("about").textContent = `${whole(specs.length)} columns; model ${model.id}`;
+  const rows = model.rows ? `, learned from ${whole(model.rows)} rows` : "";
+  byId("about").textContent = `${whole(specs.length)} columns${rows}; model ${model.id}`;
   const changed = before !== JSON.stringify(specs.map(({ column, kind, dtype }) => [column, kind, dtype]));
   if (changed) buildForm();
   return changed;
