@@ -98,12 +98,13 @@ class Answers:
     def rank(self, context: dict[str, Any], over: str, k: int) -> dict[str, Any]:
         words = self.model.vocabulary[over].entries.filter(pl.col("code") > 0).sort("code")
         rows = [{**context, over: word} for word in words["category"]]
-        found = [
-            {"category": row[over], "score": one["score"], "prediction": one["prediction"]}
-            for row in rows
-            for one in [self._one(row, explain=False)]
-        ]
-        found.sort(key=lambda one: -one["score"])
+        found = []
+        for row in rows:
+            z = self.model.decision_function(row)
+            numbers = np.atleast_2d(z)[0][-1], np.atleast_1d(self.model.predictions(z)[0])[-1]
+            found.append({"category": row[over], "score": numbers[0], "prediction": numbers[1]})
+        found = [{k: v if k == "category" else float(v) for k, v in one.items()} for one in found]
+        found.sort(key=lambda one: -one["prediction"])
         return {"model": self.name, "over": over, "ranking": found[:k]}
 
 

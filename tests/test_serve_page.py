@@ -939,6 +939,9 @@ def test_more_than_two_classes(browser, served, classes):
     assert text_of(tab, "prediction") == chance_text(float(chances.max()))
     assert classes.classes[order[0]] in text_of(tab, "what")
     assert classes.classes[order[0]] in text_of(tab, "why-words")
+    rank_over(tab, "a")
+    assert text_of(tab, "ranked-by") == f"chance of {classes.classes[-1]}"
+    assert tab.evaluate(RANKED)[0][1] == "w"
 
 
 @in_browser

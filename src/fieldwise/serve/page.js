@@ -250,6 +250,13 @@ function clearRanking(words) {
   byId("rank-words").textContent = words;
 }
 
+/** What a ranking is by, and how its numbers read: the last target, and of it the last class. */
+function rankedBy() {
+  if (model.targets.length > 1) return [model.targets.at(-1), decimal];
+  if (!["classes", "share"].includes(model.task)) return [model.target, decimal];
+  return [model.classes?.length > 2 ? `chance of ${model.classes.at(-1)}` : "chance", percent];
+}
+
 function showRanking(spec) {
   const now = shown(state.row[spec.column]);
   const choose = (category) => {
@@ -257,10 +264,10 @@ function showRanking(spec) {
     fields.get(spec.column).show(value);
     setValue(spec.column, value);
   };
-  const isShare = ["classes", "share"].includes(model.task);
-  byId("ranked-by").textContent = isShare ? "chance" : model.target;
+  const [what, text] = rankedBy();
+  byId("ranked-by").textContent = what;
   const isNow = (category) => shown(category) === now;
-  byId("ranking").tBodies[0].replaceChildren(...ranked(ranking, isShare ? percent : decimal, isNow, choose));
+  byId("ranking").tBodies[0].replaceChildren(...ranked(ranking, text, isNow, choose));
   byId("ranking").hidden = false;
   byId("rank-words").textContent = ranking.length >= LIMIT && spec.n_categories > LIMIT
     ? `The best ${ranking.length}; the field has ${whole(spec.n_categories)} categories.` : "";
