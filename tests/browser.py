@@ -170,10 +170,10 @@ class Tab:
     def type(self, text: str) -> None:
         self.call("Input.insertText", text=text)
 
-    def hold(self, pattern: str) -> None:
-        """Requests to addresses like this stop until `held` gives them and they are let go on by
+    def hold(self, *patterns: str) -> None:
+        """Requests to addresses like these stop until `held` gives them and they are let go on by
         Fetch.continueRequest or answered by `answer`."""
-        self.call("Fetch.enable", patterns=[{"urlPattern": pattern}])
+        self.call("Fetch.enable", patterns=[{"urlPattern": pattern} for pattern in patterns])
 
     def held(self, n: int) -> list[dict[str, Any]]:
         """The first n requests that stopped."""

@@ -953,3 +953,31 @@ def test_a_number_has_no_gauge(browser, served, numbers):
     assert tab.evaluate(f"{by_id('gauge')}.hidden")
     rank_over(tab, "a")
     assert tab.evaluate(RANKED)[0][1] == "u"
+
+
+@in_browser
+def test_several_targets(browser, served, flights):
+    """The server gives a prediction of each; the page shows one, which is chosen."""
+    url = served(flights)
+    with urllib.request.urlopen(url + "schema") as answer:
+        schema = json.load(answer)
+    schema["model"] |= {"id": "two", "targets": ["y", "spent"]}
+    tab = browser.open(url)
+    assert tab.evaluate(f"{by_id('targets')}.hidden")
+    tab.hold("*/predict*", "*/schema")
+    write(tab, flights, "sched_dep_time", "900")
+    parts = {
+        "y": {"prediction": 0.25, "score": -1.1, "class": "0"},
+        "spent": {"prediction": 12.5, "score": 12.5},
+    }
+    body = {"model": "two", "predictions": [{"targets": parts}]}
+    tab.answer(tab.held(1)[0], 200, json.dumps(body))
+    tab.answer(tab.held(2)[1], 200, json.dumps(schema))
+    settled(tab)
+    assert text_of(tab, "title") == "y, spent"
+    assert text_of(tab, "prediction") == "25 %"
+    tab.evaluate(f"{by_id('target')}.value = 'spent'")
+    tab.evaluate(f"{by_id('target')}.dispatchEvent(new Event('change'))")
+    assert text_of(tab, "prediction") == "12.500"
+    assert text_of(tab, "what") == "spent is expected to be"
+    assert "target=spent" in tab.evaluate("location.hash")

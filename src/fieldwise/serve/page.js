@@ -314,6 +314,8 @@ async function load() {
   const title = model.targets.join(", ") || "A model";
   byId("targets").hidden = model.targets.length < 2;
   byId("target").replaceChildren(...model.targets.map((name) => make("option", { value: name }, name)));
+  if (!model.targets.includes(state.target)) [state.target] = model.targets;
+  byId("target").value = state.target;
   byId("title").textContent = title;
   document.title = `${title}: fieldwise`;
   const rows = model.rows ? `, learned from ${whole(model.rows)} rows` : "";
