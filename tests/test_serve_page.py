@@ -314,6 +314,7 @@ def test_a_category_by_mouse(browser, served, flights):
     tab = browser.open(served(flights))
     dest = field_input(flights, "dest")
     tab.click(dest)
+    assert tab.evaluate("getSelection().toString()") == tab.evaluate(f"{dest}.value")
     offered = options_of(tab, flights, "dest")
     counts = dict(flights.vocabulary["dest"].entries.select("category", "count").iter_rows())
     assert offered[0] == "missing"
@@ -774,6 +775,7 @@ def test_without_a_token_the_page_says_so(browser, served, flights):
     tab.wait(f"{by_id('gate')}?.open")
     tab.press("Escape")
     assert "wants a token" in tab.wait(f"{by_id('trouble')}.innerText")
+    assert not tab.evaluate(f"{by_id('pin')}.checkVisibility()")  # there is no row yet
     tab.click(by_id("again"))
     tab.wait(f"{by_id('gate')}.open")
 

@@ -208,7 +208,11 @@ function combobox(field, hooks) {
     clearTimeout(timer);
     timer = setTimeout(() => open(input.value), PAUSE);
   });
-  input.addEventListener("click", () => { if (popup.hidden) open(typed ? input.value : ""); });
+  input.addEventListener("click", () => {
+    if (!popup.hidden) return;
+    if (!typed) input.select(); // what is typed next takes its place
+    open(typed ? input.value : "");
+  });
   input.addEventListener("blur", () => { close(); leave(); });
 }
 

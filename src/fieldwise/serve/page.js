@@ -317,6 +317,7 @@ async function load() {
   if (!model.targets.includes(state.target)) [state.target] = model.targets;
   byId("target").value = state.target;
   byId("title").textContent = title;
+  byId("rest").hidden = false;
   document.title = `${title}: fieldwise`;
   const rows = model.rows ? `, learned from ${whole(model.rows)} rows` : "";
   byId("about").textContent = `${whole(specs.length)} columns${rows}; model ${model.id}`;
