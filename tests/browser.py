@@ -1,7 +1,7 @@
 """Chromium without a window, driven over a pipe by its own protocol: no driver, no port.
 
     with Browser() as browser:
-        tab = browser.open(path, width=360, dark=True)
+        tab = browser.open(path, width=360, dark=True)  # or an address
         tab.evaluate("document.title")
 
 Pages say when they are drawn: <html data-drawn="yes">.
@@ -29,7 +29,7 @@ FLAGS = [
     "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe",
 ]  # fmt: skip
 KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "ArrowDown": 40, "ArrowUp": 38, "Enter": 13, "Tab": 9,
-        "Home": 36, "End": 35}  # fmt: skip
+        "Home": 36, "End": 35, "Escape": 27, "Backspace": 8}  # fmt: skip
 
 
 class Browser:
@@ -87,7 +87,17 @@ class Browser:
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
 
-    def open(self, path: Path, *, width: int = 1100, height: int = 900, dark: bool = False) -> Tab:
+    def open(
+        self,
+        page: Path | str,
+        *,
+        width: int = 1100,
+        height: int = 900,
+        dark: bool = False,
+        still: bool = False,
+        drawn: bool = True,
+    ) -> Tab:
+        """A page in a new tab, drawn unless told not to wait; `still`: motion is unwelcome."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         tab = Tab(self, session)
@@ -95,10 +105,15 @@ class Browser:
             tab.call(f"{domain}.enable")
         tab.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
                  deviceScaleFactor=1, mobile=width < 500)  # fmt: skip
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        tab.call("Emulation.setEmulatedMedia", features=[scheme])
-        tab.call("Page.navigate", url=path.resolve().as_uri())
-        tab.wait("document.documentElement?.dataset.drawn === 'yes'")
+        wishes = [
+            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
+            {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"},
+        ]
+        tab.call("Emulation.setEmulatedMedia", features=wishes)
+        url = page if isinstance(page, str) else page.resolve().as_uri()
+        tab.call("Page.navigate", url=url)
+        if drawn:
+            tab.wait("document.documentElement?.dataset.drawn === 'yes'")
         return tab
 
 
@@ -146,14 +161,36 @@ class Tab:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def press(self, key: str) -> None:
-        code = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
+    def press(self, key: str, *, shift: bool = False) -> None:
+        code: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
+        code["modifiers"] = 8 if shift else 0
         text = {"text": "\r"} if key == "Enter" else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", **code, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", **code)
 
     def type(self, text: str) -> None:
         self.call("Input.insertText", text=text)
+
+    def hold(self, *patterns: str) -> None:
+        """Requests to addresses like these stop until `held` gives them and they are let go on by
+        Fetch.continueRequest or answered by `answer`."""
+        self.call("Fetch.enable", patterns=[{"urlPattern": pattern} for pattern in patterns])
+
+    def held(self, n: int) -> list[dict[str, Any]]:
+        """The first n requests that stopped."""
+        end = time.monotonic() + 30
+        while len(found := self._events("Fetch.requestPaused")) < n:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{len(found)} requests were held, not {n}")
+            time.sleep(0.02)
+        return found[:n]
+
+    def answer(self, request: dict[str, Any], status: int, body: str) -> None:
+        """In place of the server."""
+        head = [{"name": "content-type", "value": "application/json"}]
+        text = base64.b64encode(body.encode()).decode()
+        self.call("Fetch.fulfillRequest", requestId=request["requestId"], responseCode=status,
+                  responseHeaders=head, body=text)  # fmt: skip
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
         found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
