@@ -1,0 +1,175 @@
+"""The field-wise score in a graph of ONNX, and what every field adds to it.
+
+With B_j what field j brings to every column, S = sum_j B_j and q the own entries,
+
+    z = sum_t (S_t - q_t) q_t + sum of biases
+
+The same holds for rows less their field's mean, A = B - mu, when main effects stand in the place of
+biases and the base in that of the offsets; and then the exact Shapley value of field i is
+
+    main_i + 1/2 (sum_t A_it q_t + sum over its own t of (S_t - 2 q_t) q_t)
+
+so the table is written that way wherever its means are known (`maths.py` derives it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ... import maths
+from ...layout import Layout
+from ...model import FieldwiseModel
+from .columns import Found, ListRows, Numbering
+from .graph import Graph
+
+__all__ = ["Brought", "Centred", "Summed", "brought", "centred", "contributions", "score", "summed"]
+
+
+@dataclass(frozen=True)
+class Centred:
+    """table (d + m + 1, R + K) float32, whose last row is of refused values; less (m, R + K) what
+    is still to be taken from a field's sum of values; base (K,)"""
+
+    layout: Layout
+    table: np.ndarray
+    less: np.ndarray
+    base: np.ndarray
+
+
+def centred(model: FieldwiseModel, *, around_means: bool) -> Centred:
+    """The model's table, around the means of its fields or around zero."""
+    layout, rows = model.layout, model.rows
+    R = layout.n_columns
+    table = np.full((len(rows) + 1, layout.width), np.nan, np.float32)
+    if not around_means:
+        table[:-1] = rows[:, : layout.width]
+        return Centred(layout, table, np.zeros((layout.n_fields, layout.width)), model.offsets)
+    known = model.learned.explainer
+    less = np.concatenate([known.mean[:, :R], known.middle], axis=1)
+    valued = {int(layout.slot_owner[s]) for s in model.schema.valued}
+    for i in range(layout.n_fields):
+        away = np.zeros(layout.width) if i in valued else less[i]
+        own, unseen = layout.own(i), layout.n_rows + i
+        for part in (*maths.pieces(own), slice(unseen, unseen + 1)):
+            table[part, :R] = rows[part, :R] - away[:R]
+            table[part, R:] = known.worth[part] - away[R:]
+        if i not in valued:
+            less[i] = 0.0
+    return Centred(layout, table, less, known.base)
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What every field brings, (n, m, R + K), the fields in this order."""
+
+    rows: str
+    fields: list[int]
+
+
+def brought(graph: Graph, of: Centred, numbering: Numbering, found: Found) -> Brought:
+    """`found` has rows of the table, numbered as `numbering` does."""
+    table = graph.constant(of.table, "table")
+    parts, fields = [], [*found.fields, *found.linear]
+    if found.rows:
+        parts.append(graph("Gather", table, graph.joined(found.rows)))
+    if found.numbers:
+        values = graph.joined(found.numbers)
+        first = np.array([numbering.of(i, 0) for i in found.linear])
+        is_missing = graph("IsNaN", values)
+        rows = graph("Where", is_missing, first + 1, first)
+        x = graph("Where", is_missing, np.array(1, np.float32), values)
+        taken = graph("Mul", graph("Gather", table, rows), graph("Unsqueeze", x, np.array([2])))
+        parts.append(graph("Sub", taken, of.less[found.linear].astype(np.float32)))
+    for each in found.lists:
+        parts.append(_list_brought(graph, of, table, numbering, each))
+        fields.append(each.part.number)
+    return Brought(graph.joined(parts), fields)
+
+
+def _list_brought(
+    graph: Graph, of: Centred, table: str, numbering: Numbering, each: ListRows
+) -> str:
+    """(n, 1, R + K): the sum or the mean of its values' rows, or the row of missing"""
+    i, one = each.part.number, np.array(1, np.float32)
+    weight = graph("Cast", each.filled, to=1)
+    count = graph("ReduceSum", weight, np.array([1]))  # (n, 1)
+    if each.part.field.pooling == "mean":
+        weight = graph("Div", weight, graph("Max", count, one))
+    rows = graph("Gather", table, graph("Max", each.rows, np.array(0)))  # (n, P, R + K)
+    values = graph("Mul", rows, graph("Unsqueeze", weight, np.array([2])))
+    total = graph("ReduceSum", values, np.array([1]))
+    is_none = graph("Unsqueeze", graph("Less", count, one), np.array([2]))
+    code = each.part.missing if each.part.missing < each.part.size else 0
+    whole = graph("Where", is_none, of.table[numbering.of(i, code)], total)
+    return graph("Sub", whole, of.less[i].astype(np.float32))
+
+
+@dataclass(frozen=True)
+class Summed:
+    """What a score is made of: own entries q (n, R), all S (n, R) and biases (n, K)."""
+
+    own: str
+    every: str
+    biases: str
+
+
+def summed(graph: Graph, of: Centred, found: Brought) -> Summed:
+    layout = of.layout
+    R, K, m = layout.n_columns, layout.n_outputs, layout.n_fields
+    place = np.empty(m, np.int64)
+    place[found.fields] = np.arange(m)
+    at = place[layout.owner] * layout.width + np.arange(R)
+    flat = graph("Reshape", found.rows, np.array([-1, m * layout.width]))
+    own = graph("Gather", flat, at, axis=1)
+    total = graph("ReduceSum", found.rows, np.array([1]), keepdims=0)
+    every, biases = graph.several("Split", total, np.array([R, K]), n=2, axis=1)
+    return Summed(own, every, biases)
+
+
+def score(graph: Graph, of: Centred, parts: Summed, name: str) -> str:
+    """z, (n,) of one output, else (n, K)"""
+    K = of.layout.n_outputs
+    base = of.base.astype(np.float32)
+    pairs = graph("Mul", graph("Sub", parts.every, parts.own), parts.own)
+    if K == 1:
+        every = graph("Concat", pairs, parts.biases, axis=1)
+        total = graph("ReduceSum", every, np.array([1]), keepdims=0)
+        return graph("Add", total, base, name=name)
+    apart = graph("Reshape", pairs, np.array([-1, K, of.layout.n_columns // K]))
+    total = graph("ReduceSum", apart, np.array([2]), keepdims=0)
+    return graph("Add", graph("Add", total, parts.biases), base, name=name)
+
+
+def contributions(
+    graph: Graph, of: Centred, found: Brought, parts: Summed, credit: np.ndarray, name: str
+) -> str:
+    """Shapley values, (n, c) of one output, else (n, K, c); credit (m, c) gives those of the
+    model's fields to those of the table"""
+    layout = of.layout
+    R, K, m = layout.n_columns, layout.n_outputs, layout.n_fields
+    two, ends = np.array([2]), np.array([np.iinfo(np.int64).max])
+    places = [found.fields.index(i) for i in range(m)]
+    own = graph("Unsqueeze", parts.own, two)  # (n, R, 1)
+    if K > 1:
+        outputs = (layout.output[:, None] == np.arange(K)).astype(np.float32)
+        own = graph("Mul", own, outputs)  # (n, R, K)
+    others = graph("Slice", found.rows, np.array([0]), np.array([R]), two)
+    main = graph("Slice", found.rows, np.array([R]), ends, two)  # (n, m, K)
+    across = graph("MatMul", others, own)  # (n, m, K)
+    rest = graph("Sub", graph("Sub", parts.every, parts.own), parts.own)
+    block = np.zeros((R, m * K), np.float32)
+    block[np.arange(R), np.array(places)[layout.owner] * K + layout.output] = 1.0
+    within = graph("MatMul", graph("Mul", rest, parts.own), block)
+    pairs = graph("Add", across, graph("Reshape", within, np.array([-1, m, K])))
+    values = graph("Add", main, graph("Mul", pairs, np.array(0.5, np.float32)))
+    own_order = np.array_equal(credit[found.fields], np.eye(m))
+    last = name if own_order else ""
+    if K == 1:
+        values = graph("Squeeze", values, two, name=last)
+    else:
+        values = graph("Transpose", values, perm=[0, 2, 1], name=last)
+    if own_order:
+        return values
+    return graph("MatMul", values, credit[found.fields].astype(np.float32), name=name)
