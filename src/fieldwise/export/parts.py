@@ -32,7 +32,7 @@ REFUSED_CODE = -2  # a value that the model refuses
 
 @dataclass(frozen=True)
 class Part:
-    """One field. A code of `size` or more (of a category that only crosses tell apart) has row 0."""
+    """One field. A code past `size`, of a category that only crosses tell apart, has row 0."""
 
     number: int
     field: Field
@@ -126,6 +126,6 @@ def outputs_of(model: FieldwiseModel) -> list[Output]:
     for number, (head, target) in enumerate(pairs):
         name = f"{target.column}_" if several else ""
         kind = "probability" if head.is_class else "prediction"
-        for label in [f"_{c}" for c in target.classes] if head.size > 1 else [""]:
-            out.append(Output(number, f"{name}score{label}", f"{name}{kind}{label}"))
+        labels = [f"_{c}" for c in target.classes] if head.size > 1 else [""]
+        out += [Output(number, f"{name}score{x}", f"{name}{kind}{x}") for x in labels]
     return out

@@ -43,21 +43,52 @@ def centred(model: FieldwiseModel, *, around_means: bool) -> Centred:
     layout, rows = model.layout, model.rows
     R = layout.n_columns
     table = np.full((len(rows) + 1, layout.width), np.nan, np.float32)
-    if not around_means:
+    less, base = np.zeros((layout.n_fields, layout.width)), model.offsets
+    if around_means:
+        known = model.learned.explainer
+        mean = np.concatenate([known.mean[:, :R], known.middle], axis=1)
+        valued = {int(layout.slot_owner[s]) for s in model.schema.valued}
+        for i in range(layout.n_fields):
+            away = np.zeros(layout.width) if i in valued else mean[i]
+            less[i] = mean[i] - away
+            for part in _rows_of(layout, i):
+                table[part, :R] = rows[part, :R] - away[:R]
+                table[part, R:] = known.worth[part] - away[R:]
+        base = known.base
+    else:
         table[:-1] = rows[:, : layout.width]
-        return Centred(layout, table, np.zeros((layout.n_fields, layout.width)), model.offsets)
-    known = model.learned.explainer
-    less = np.concatenate([known.mean[:, :R], known.middle], axis=1)
-    valued = {int(layout.slot_owner[s]) for s in model.schema.valued}
+    _balance(table, less, layout)
+    return Centred(layout, table, less, base)
+
+
+def _rows_of(layout: Layout, i: int) -> list[slice]:
+    """The rows of a field, some at a time, and that of values never seen in it."""
+    unseen = layout.n_rows + i
+    return [*maths.pieces(layout.own(i)), slice(unseen, unseen + 1)]
+
+
+def _balance(table: np.ndarray, less: np.ndarray, layout: Layout) -> None:
+    """Make own entries and those of other fields alike in size, column by column, in place.
+
+    Their products stay. S - q would lose the digits of what is small beside what is large, as own
+    entries are where the target is large (they carry its measure). Powers of two change no digit.
+    """
+    R, columns = layout.n_columns, np.arange(layout.n_columns)
+    most = np.zeros((layout.n_fields, R))
     for i in range(layout.n_fields):
-        away = np.zeros(layout.width) if i in valued else less[i]
-        own, unseen = layout.own(i), layout.n_rows + i
-        for part in (*maths.pieces(own), slice(unseen, unseen + 1)):
-            table[part, :R] = rows[part, :R] - away[:R]
-            table[part, R:] = known.worth[part] - away[R:]
-        if i not in valued:
-            less[i] = 0.0
-    return Centred(layout, table, less, known.base)
+        for part in _rows_of(layout, i):
+            np.maximum(most[i], np.abs(table[part, :R]).max(axis=0), out=most[i])
+    own = most[layout.owner, columns]
+    most[layout.owner, columns] = 0.0
+    others = most.max(axis=0)
+    both = (own > 0) & (others > 0)
+    ratio = np.where(both, others, 1.0) / np.where(both, own, 1.0)
+    factor = 2.0 ** np.round(np.log2(ratio) / 2)
+    for i in range(layout.n_fields):
+        mine = np.where(layout.owner == i, factor, 1 / factor)
+        less[i, :R] *= mine
+        for part in _rows_of(layout, i):
+            table[part, :R] *= mine.astype(np.float32)
 
 
 @dataclass(frozen=True)
