@@ -139,38 +139,43 @@ def _list_brought(
 
 @dataclass(frozen=True)
 class Summed:
-    """What a score is made of: own entries q (n, R), all S (n, R) and biases (n, K)."""
+    """Of every column, (n, R + K): own entries q, which biases have none of, and the same with 1 in
+    their place; what the other fields bring, p = S - q."""
 
     own: str
-    every: str
-    biases: str
+    weight: str
+    others: str
 
 
 def summed(graph: Graph, of: Centred, found: Brought) -> Summed:
     layout = of.layout
-    R, K, m = layout.n_columns, layout.n_outputs, layout.n_fields
+    R, m = layout.n_columns, layout.n_fields
     place = np.empty(m, np.int64)
     place[found.fields] = np.arange(m)
     at = place[layout.owner] * layout.width + np.arange(R)
     flat = graph("Reshape", found.rows, np.array([-1, m * layout.width]))
-    own = graph("Gather", flat, at, axis=1)
-    total = graph("ReduceSum", found.rows, np.array([1]), keepdims=0)
-    every, biases = graph.several("Split", total, np.array([R, K]), n=2, axis=1)
-    return Summed(own, every, biases)
+    entries = graph("Gather", flat, at, axis=1)
+    more = np.array([0, 0, 0, layout.n_outputs])
+    own = graph("Pad", entries, more, np.array(0, np.float32))
+    weight = graph("Pad", entries, more, np.array(1, np.float32))
+    every = graph("ReduceSum", found.rows, np.array([1]), keepdims=0)
+    return Summed(own, weight, graph("Sub", every, own))
 
 
 def score(graph: Graph, of: Centred, parts: Summed, name: str) -> str:
     """z, (n,) of one output, else (n, K)"""
-    K = of.layout.n_outputs
-    base = of.base.astype(np.float32)
-    pairs = graph("Mul", graph("Sub", parts.every, parts.own), parts.own)
-    if K == 1:
-        every = graph("Concat", pairs, parts.biases, axis=1)
-        total = graph("ReduceSum", every, np.array([1]), keepdims=0)
-        return graph("Add", total, base, name=name)
-    apart = graph("Reshape", pairs, np.array([-1, K, of.layout.n_columns // K]))
-    total = graph("ReduceSum", apart, np.array([2]), keepdims=0)
-    return graph("Add", graph("Add", total, parts.biases), base, name=name)
+    terms = graph("Mul", parts.others, parts.weight)
+    if of.layout.n_outputs == 1:
+        total = graph("ReduceSum", terms, np.array([1]), keepdims=0)
+    else:
+        total = graph("MatMul", terms, _outputs(of.layout))
+    return graph("Add", total, of.base.astype(np.float32), name=name)
+
+
+def _outputs(layout: Layout) -> np.ndarray:
+    """(R + K, K) 1 where a column, or a bias, is of the output"""
+    of = np.append(layout.output, np.arange(layout.n_outputs))
+    return (of[:, None] == np.arange(layout.n_outputs)).astype(np.float32)
 
 
 def contributions(
@@ -180,27 +185,22 @@ def contributions(
     model's fields to those of the table"""
     layout = of.layout
     R, K, m = layout.n_columns, layout.n_outputs, layout.n_fields
-    two, ends = np.array([2]), np.array([np.iinfo(np.int64).max])
-    places = [found.fields.index(i) for i in range(m)]
-    own = graph("Unsqueeze", parts.own, two)  # (n, R, 1)
-    if K > 1:
-        outputs = (layout.output[:, None] == np.arange(K)).astype(np.float32)
-        own = graph("Mul", own, outputs)  # (n, R, K)
-    others = graph("Slice", found.rows, np.array([0]), np.array([R]), two)
-    main = graph("Slice", found.rows, np.array([R]), ends, two)  # (n, m, K)
-    across = graph("MatMul", others, own)  # (n, m, K)
-    rest = graph("Sub", graph("Sub", parts.every, parts.own), parts.own)
-    block = np.zeros((R, m * K), np.float32)
-    block[np.arange(R), np.array(places)[layout.owner] * K + layout.output] = 1.0
-    within = graph("MatMul", graph("Mul", rest, parts.own), block)
-    pairs = graph("Add", across, graph("Reshape", within, np.array([-1, m, K])))
-    values = graph("Add", main, graph("Mul", pairs, np.array(0.5, np.float32)))
-    own_order = np.array_equal(credit[found.fields], np.eye(m))
-    last = name if own_order else ""
+    place = np.array([found.fields.index(i) for i in range(m)])
+    halves = _outputs(layout)
+    halves[:R] /= 2
+    weights = graph("Mul", graph("Unsqueeze", parts.weight, np.array([2])), halves)
+    alone = graph("MatMul", found.rows, weights)  # (n, m, K): main effects, and half of pairs
+    block = np.zeros((layout.width, m * K), np.float32)
+    block[np.arange(R), place[layout.owner] * K + layout.output] = 0.5
+    rest = graph("Mul", graph("Sub", parts.others, parts.own), parts.own)
+    within = graph("Reshape", graph("MatMul", rest, block), np.array([-1, m, K]))
+    values = graph("Add", alone, within)
+    is_own = np.array_equal(credit[found.fields], np.eye(m))
+    last = name if is_own else ""
     if K == 1:
-        values = graph("Squeeze", values, two, name=last)
+        values = graph("Squeeze", values, np.array([2]), name=last)
     else:
         values = graph("Transpose", values, perm=[0, 2, 1], name=last)
-    if own_order:
+    if is_own:
         return values
     return graph("MatMul", values, credit[found.fields].astype(np.float32), name=name)
