@@ -1,6 +1,6 @@
 """An exported model under onnxruntime: microseconds of one raw row, seconds to load it.
 
-    python -m benchmarks.serve_onnx
+python -m benchmarks.serve_onnx
 """
 
 from __future__ import annotations

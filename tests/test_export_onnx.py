@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -23,6 +24,7 @@ from fieldwise import (
     FieldwiseModel,
     FieldwiseRegressor,
     Layout,
+    MissingExtra,
     ModelError,
     Schema,
     SettingError,
@@ -38,7 +40,8 @@ from fieldwise.data.values import as_text, field_keys
 from fieldwise.data.vocabulary import ENTRIES, FieldVocabulary, Vocabulary
 from fieldwise.export import export
 from fieldwise.export.onnx import graph as graphs
-from fieldwise.objective import Objective
+from fieldwise.export.onnx.trees import tree_scores
+from fieldwise.objective import Head, Objective
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
@@ -193,7 +196,7 @@ def test_every_kind_of_field_scores_as_in_the_model(everything) -> None:
         check_same(model, session, table(500, 3).head(n))
 
 
-TEXT = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=8)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 ANY = st.floats(allow_nan=False, width=64)
 ODD: dict[str, st.SearchStrategy[Any]] = {
     "word": st.sampled_from(WORDS) | TEXT,
@@ -316,6 +319,40 @@ def test_boosted_trees_of_classes_and_of_missing_numbers(tmp_path, monkeypatch) 
     model = made.fit(frame.drop("liked", "tags"), y).model_
     found = check_same(model, opened(model, tmp_path), planted(300, 4).drop("liked", "tags"))
     assert found["probability"].shape == (300, 3)
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_trees_alone_decide_as_lightgbm_does(missing, tmp_path) -> None:
+    """At thresholds, beside them, and of NaN, whether the trees have met it or not."""
+    random = np.random.default_rng(0)
+    X = random.normal(0, 1, (800, 4)).astype(np.float32)
+    X[random.random(X.shape) < 0.2 * missing] = np.nan
+    y = (np.nan_to_num(X[:, 0]) * X[:, 1] > 0) + 2 * np.isnan(X[:, 2])
+    head = Head("softmax", 4) if missing else Head()
+    examples = boosted.Examples(X, y if missing else y > 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(boosted, "UNJUDGED", 25)
+        trees = boosted.fit_boosted(examples, None, head, n_jobs=1, shift=0.25)
+    graph = graphs.Graph(["x"])
+    graph.input("x", np.float32, ["N", 4], "")
+    graph.output(tree_scores(graph, "x", trees), ["N", head.size], "")
+    session = runtime.InferenceSession(graph.finished("", {}))
+    edges = [float(t) for text in trees.members for line in text.splitlines()
+             if line.startswith("threshold=") for t in line[10:].split()]  # fmt: skip
+    at = np.array(edges[:400], np.float32)
+    odd = np.concatenate([at, np.nextafter(at, np.float32(9)), [np.nan, 0, np.inf, -np.inf]])
+    new = random.choice(odd, (3000, 4)).astype(np.float32)
+    np.testing.assert_allclose(session.run(None, {"x": new})[0], trees.scores(new), atol=1e-6)
+
+
+def test_trees_that_are_damaged(tmp_path) -> None:
+    graph = graphs.Graph(["x"])
+    text = "tree\n\nTree=0\nnum_leaves=2\nsplit_feature=0\nthreshold=rubbish\nleaf_value=1 2\n"
+    with pytest.raises(ModelError, match="damaged"):
+        tree_scores(graph, "x", boosted.Boosted([text]))
+    text = "tree\n\nTree=0\nsplit_feature=0\nthreshold=1\ndecision_type=1\nleft_child=-1\n"
+    with pytest.raises(ModelError, match="ONNX cannot carry: categories"):
+        tree_scores(graph, "x", boosted.Boosted([text + "right_child=-2\nleaf_value=1 2\n"]))
 
 
 def pairs(n: int, seed: int) -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
@@ -460,7 +497,16 @@ def refusals() -> dict[str, tuple[Callable[[], FieldwiseModel], dict[str, Any], 
         words = words_of(Field(name="o"), pl.DataFrame({"o": ["x", "y"]}))
         return by_hand([replace(words, entries=words.entries.with_columns(count=pl.lit(0)))])
 
+    def two_minds() -> FieldwiseModel:
+        """A column that is a number, and whole numbers that no float64 holds."""
+        number = Field(name="n", column="x", kind="numeric", edges=(1.0, 2.0))
+        labels = {"category": ["< 1", "[1, 2)", ">= 2"], "code": [1, 2, 3], "count": [1, 2, 3]}
+        words = FieldVocabulary(number, pl.DataFrame(labels, schema=ENTRIES))
+        value = Field(name="v", column="x", dtype="integer")
+        return by_hand([words, words_of(value, pl.DataFrame({"x": LONG}))])
+
     return {
+        "minds": (two_minds, {}, "column 'x' is a number to the field 'n' and a text to 'v'"),
         "votes": (votes, {}, "the model's fields vote"),
         "machines": (machines, {}, "component is 'fm'"),
         "lists": (list_of_nothing, {}, "knows '' as a value of a list"),
@@ -497,6 +543,13 @@ def test_settings_that_are_wrong(everything, tmp_path) -> None:
         export(model, tmp_path / "m", dialect="duckdb")
     with pytest.raises(ModelError, match="is not a model"):
         export(tmp_path, tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_package(everything, tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingExtra, match="onnx is not installed"):
+        export(everything[0], tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -54,7 +54,9 @@ def write(
     graph = Graph(model.schema.columns)
     numbering = Numbering(model.layout.sizes)
     held = numbering if words.evidence is None else Numbering(words.base.sizes)
-    found, extras = read_columns(graph, own, held, missing), [""]
+    graph.check_room(4 * model.rows.size)
+    found = read_columns(graph, own, held, missing)
+    extras: list[str] = []
     if words.evidence is not None:
         found, extras = crossed(graph, model, parts, found, held, numbering)
     of = scores.centred(model, around_means=explained)
@@ -68,7 +70,7 @@ def write(
     if explained:
         about |= _contributions(graph, model, of, rows, sums)
     metadata = {k: v if isinstance(v, str) else json.dumps(v) for k, v in about.items()}
-    write_atomically(path, graph.finished("fieldwise", ABOUT, metadata))
+    write_atomically(path, graph.finished(ABOUT, metadata))
 
 
 def _may_explain(model: FieldwiseModel, wanted: bool | None) -> bool:

@@ -122,8 +122,9 @@ def _is_number(part: Part) -> bool:
     if of.part is not None or of.dtype not in ("integer", "float"):
         return False
     words = part.words["category"]
-    again = number_text(words.cast(pl.Float64, strict=False))
-    return bool((again == words).fill_null(False).all())
+    number = words.cast(pl.Float64, strict=False)
+    is_held = (number_text(number) == words) & ((of.dtype == "float") | (number.abs() < 2.0**53))
+    return bool(is_held.fill_null(False).all())
 
 
 def _rows(

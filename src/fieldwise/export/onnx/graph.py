@@ -40,11 +40,9 @@ class Graph:
     def __init__(self, taken: Iterable[str]) -> None:
         self._onnx = need_onnx()
         self._taken = set(taken)
-        self._nodes: list[Any] = []
-        self._constants: list[Any] = []
-        self._known: dict[tuple[Any, ...], str] = {}
-        self._inputs: list[Any] = []
-        self._outputs: list[Any] = []
+        self._model = self._onnx.ModelProto(ir_version=IR_VERSION, producer_name="fieldwise")
+        self._graph = self._model.graph  # filled in place: a table is large, and copies add up
+        self._known: dict[tuple[Any, ...], str] = {}  # constants that are there already
         self._size = 0
 
     def __call__(self, op: str, *inputs: str | np.ndarray, name: str = "", **about: Any) -> str:
@@ -59,7 +57,7 @@ class Graph:
         made = [self.free(name or op.lower()) for _ in range(n)]
         domain = "ai.onnx.ml" if op in ML else ""
         node = self._onnx.helper.make_node(op, given, made, name=made[0], domain=domain, **about)
-        self._nodes.append(node)
+        self._graph.node.append(node)
         return made
 
     def joined(self, parts: Sequence[str]) -> str:
@@ -80,7 +78,7 @@ class Graph:
         if key is not None and key in self._known:
             return self._known[key]
         made = self.free(name)
-        self._constants.append(self.tensor(value, made))
+        self._graph.initializer.append(self.tensor(value, made))
         if key is not None:
             self._known[key] = made
         return made
@@ -107,8 +105,12 @@ class Graph:
         return self._onnx.numpy_helper.from_array(value, name)
 
     def _count(self, n_bytes: int) -> None:
+        self.check_room(n_bytes)
         self._size += n_bytes
-        if self._size > LARGEST:
+
+    def check_room(self, n_bytes: int) -> None:
+        """Raise where so many bytes more are too many for a file."""
+        if self._size + n_bytes > LARGEST:
             raise ModelError(
                 f"the model takes more than {LARGEST / 1e9:.1f} GB as ONNX, the most that one file "
                 "can have; compress it first, or train it with a smaller rank or a higher min_count"
@@ -116,31 +118,24 @@ class Graph:
 
     def input(self, name: str, kind: type, shape: Sequence[str | int], about: str) -> str:
         """A column of the table, under its own name; `kind` is str or a type of NumPy."""
-        self._inputs.append(self._info(name, kind, shape, about))
+        self._graph.input.append(self._info(name, kind, shape, about))
         return name
 
     def output(self, made: str, shape: Sequence[str | int], about: str) -> None:
         """A result, float32, is what the graph gives."""
-        self._outputs.append(self._info(made, np.float32, shape, about))
+        self._graph.output.append(self._info(made, np.float32, shape, about))
 
     def _info(self, name: str, kind: type, shape: Sequence[str | int], about: str) -> Any:
         text = self._onnx.TensorProto.STRING
         dtype = text if kind is str else self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
         return self._onnx.helper.make_tensor_value_info(name, dtype, list(shape), about)
 
-    def finished(self, name: str, about: str, metadata: Mapping[str, str]) -> bytes:
+    def finished(self, about: str, metadata: Mapping[str, str]) -> bytes:
         """The file."""
         helper = self._onnx.helper
-        graph = helper.make_graph(
-            self._nodes, name, self._inputs, self._outputs, self._constants, doc_string=about
-        )
-        model = helper.make_model(
-            graph,
-            opset_imports=[helper.make_opsetid(k, v) for k, v in OPSETS.items()],
-            ir_version=IR_VERSION,
-            producer_name="fieldwise",
-            producer_version=__version__,
-            doc_string=about,
-        )
-        helper.set_model_props(model, dict(metadata))
-        return model.SerializeToString()
+        self._graph.name = "fieldwise"
+        self._model.producer_version = __version__
+        self._model.doc_string = about
+        self._model.opset_import.extend(helper.make_opsetid(k, v) for k, v in OPSETS.items())
+        helper.set_model_props(self._model, dict(metadata))
+        return self._model.SerializeToString()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from .graph import Graph
 __all__ = ["tree_scores"]
 
 CATEGORICAL, DEFAULT_LEFT = 1, 2  # bits of a decision
-NO_MISSING, NAN_MISSING = 0, 2  # what its third and fourth bit say: zero is missing is 1
+NO_MISSING, NAN_MISSING = 0, 2  # its third and fourth bit; 1 is zero for missing
 
 
 @dataclass(frozen=True)
@@ -71,51 +72,47 @@ def _trees(text: str) -> Iterator[_Tree]:
 
 def tree_scores(graph: Graph, features: str, boosted: Boosted) -> str:
     """The trees' scores (n, K) of features (n, F)."""
-    nodes: dict[str, list[np.ndarray]] = {}
-    leaves: dict[str, list[np.ndarray]] = {}
+    trees = [(k, tree) for member in boosted.members for k, tree in enumerate(_trees(member))]
     modes: list[str] = []
-    number = 0
-    for member in boosted.members:
-        for k, tree in enumerate(_trees(member)):
-            s, n = len(tree.feature), len(tree.feature) + len(tree.leaf)
-            none = np.zeros(n - s, np.int64)
-            each = {
-                "treeids": np.full(n, number),
-                "nodeids": np.arange(n),
-                "featureids": np.append(tree.feature, none),
-                "truenodeids": np.append(_children(tree.left, s), none),
-                "falsenodeids": np.append(_children(tree.right, s), none),
-                "missing_value_tracks_true": np.append(tree.nan_left.astype(np.int64), none),
-                "values": np.append(tree.threshold, none.astype(np.float64)),
-            }
-            modes += ["BRANCH_LEQ"] * s + ["LEAF"] * (n - s)
-            ends = {
-                "treeids": np.full(n - s, number),
-                "nodeids": np.arange(s, n),
-                "ids": np.full(n - s, k % boosted.n_outputs),
-                "weights": tree.leaf / len(boosted.members),
-            }
-            for made, these in ((nodes, each), (leaves, ends)):
-                for name, values in these.items():
-                    made.setdefault(name, []).append(values)
-            number += 1
-    splits = {f"nodes_{name}": np.concatenate(values) for name, values in nodes.items()}
-    ends = {f"target_{name}": np.concatenate(values) for name, values in leaves.items()}
-    tensors = {
-        "nodes_values_as_tensor": splits.pop("nodes_values"),
-        "target_weights_as_tensor": ends.pop("target_weights"),
-        "base_values_as_tensor": np.full(boosted.n_outputs, boosted.shift),
-    }
+    columns: dict[str, list[np.ndarray]] = {}
+    for number, (k, tree) in enumerate(trees):
+        n_splits, n_leaves = len(tree.feature), len(tree.leaf)
+        modes += ["BRANCH_LEQ"] * n_splits + ["LEAF"] * n_leaves
+        none = np.zeros(n_leaves, np.int64)
+        leaves = np.arange(n_splits, n_splits + n_leaves)  # nodes are the splits, then the leaves
+        for name, values in {
+            "nodes_treeids": np.full(n_splits + n_leaves, number),
+            "nodes_nodeids": np.arange(n_splits + n_leaves),
+            "nodes_featureids": np.append(tree.feature, none),
+            "nodes_truenodeids": np.append(_nodes(tree.left, n_splits), none),
+            "nodes_falsenodeids": np.append(_nodes(tree.right, n_splits), none),
+            "nodes_missing_value_tracks_true": np.append(tree.nan_left.astype(np.int64), none),
+            "nodes_values": np.append(tree.threshold, none),
+            "target_treeids": np.full(n_leaves, number),
+            "target_nodeids": leaves,
+            "target_ids": np.full(n_leaves, k % boosted.n_outputs),
+            "target_weights": tree.leaf / len(boosted.members),
+        }.items():
+            columns.setdefault(name, []).append(values)
+    about: dict[str, Any] = {}
+    for name, parts in columns.items():
+        values = np.concatenate(parts)
+        if values.dtype == np.float64:
+            about[f"{name}_as_tensor"] = graph.tensor(values, name)
+        else:
+            about[name] = values.tolist()
+    shift = graph.tensor(np.full(boosted.n_outputs, boosted.shift), "base_values")
+    wide = graph("Cast", features, to=11)  # float64
     return graph(
         "TreeEnsembleRegressor",
-        graph("Cast", features, to=11),  # float64
+        wide,
         nodes_modes=modes,
         n_targets=boosted.n_outputs,
-        **{name: values.tolist() for name, values in {**splits, **ends}.items()},
-        **{name: graph.tensor(values, name) for name, values in tensors.items()},
+        base_values_as_tensor=shift,
+        **about,
     )
 
 
-def _children(child: np.ndarray, n_splits: int) -> np.ndarray:
-    """Nodes are a tree's splits, then its leaves."""
-    return np.where(child >= 0, child, n_splits - 1 - child)
+def _nodes(children: np.ndarray, n_splits: int) -> np.ndarray:
+    """The node of every child, which below 0 is a leaf."""
+    return np.where(children >= 0, children, n_splits - 1 - children)
