@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import FieldwiseError
-from . import comparing, compressing, explaining, models, serving, tables
+from . import comparing, compressing, explaining, exporting, models, serving, tables
 
 __all__ = ["app", "main"]
 
@@ -44,6 +44,7 @@ for command in (
     *(tables.inspect, tables.encode),
     *(models.train, models.evaluate, models.predict, models.info, models.demo),
     *(explaining.explain, explaining.category),
+    exporting.export,
     *(comparing.compare, comparing.tune, comparing.reproduce, comparing.bound),
     compressing.compress,
     serving.serve,

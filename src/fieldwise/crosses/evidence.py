@@ -123,6 +123,11 @@ class Evidence:
     def n_targets(self) -> int:
         return self.shrink.shape[1]
 
+    @property
+    def counts(self) -> list[np.ndarray]:
+        """Of every cross the weight that its crossed categories stand on, (g,)."""
+        return [known.count for known in self._known]
+
     @classmethod
     def learn(
         cls,
@@ -202,6 +207,15 @@ class Evidence:
         pairs = zip(self._known, which, strict=True)
         some = [_Known(a.codes[mask], a.count[mask], a.total[mask]) for a, mask in pairs]
         return Evidence(self.crosses, self.shrink, some)
+
+    def tables(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of every cross its crossed categories, codes (g, k), and what they say of new rows,
+        (g, T)."""
+        pairs = zip(self._known, self.shrink, strict=True)
+        return [
+            (known.codes, (known.total / (known.count[:, None] + a)).astype(np.float32))
+            for known, a in pairs
+        ]
 
     def to_bytes(self) -> bytes:
         """Parquet: cross, codes, count, total."""

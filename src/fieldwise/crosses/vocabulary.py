@@ -55,7 +55,7 @@ class CrossedVocabulary(Vocabulary):
                 for _ in place
             ]
         )
-        self._numbers = _numbers(base) if with_extras else {}
+        self.numbers = _numbers(base) if with_extras else {}
 
     @property
     def own(self) -> tuple[FieldVocabulary, ...]:
@@ -105,7 +105,7 @@ class CrossedVocabulary(Vocabulary):
         if not self.with_extras:
             return []
         evidence = [parents for parents in self.parents for _ in range(self.evidence.n_targets)]
-        return [*evidence, *self.parents, *((name,) for name in self._numbers)]
+        return [*evidence, *self.parents, *((name,) for name in self.numbers)]
 
     @property
     def parents(self) -> list[tuple[str, ...]]:
@@ -126,7 +126,7 @@ class CrossedVocabulary(Vocabulary):
         parts = [values, numbers]
         if self.with_extras:
             parts += [flat, np.log1p(found.seen)]
-            parts += [known[codes[:, [s]]] for s, known in self._numbers.values()]
+            parts += [known[codes[:, [s]]] for s, known in self.numbers.values()]
         return (
             np.concatenate([coarse, own], axis=1).astype(np.int32),
             np.concatenate([np.asarray(p, np.float32) for p in parts], axis=1),

@@ -14,7 +14,7 @@ from .. import maths
 from ..errors import MissingExtra, SettingError
 from ..layout import Layout
 
-__all__ = ["Explanation", "Marginals", "RowExplainer"]
+__all__ = ["Explanation", "Marginals", "RowExplainer", "credit_shares"]
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,19 @@ class RowExplainer:
         return main, main + halves, found
 
 
+def credit_shares(
+    names: Sequence[str], crosses: Mapping[str, tuple[str, ...]]
+) -> tuple[list[str], np.ndarray]:
+    """The fields that are no evidence, and their shares (m, c) in the value of every field: equal
+    among those it is made of."""
+    kept = [name for name in names if name not in crosses]
+    share = np.zeros((len(names), len(kept)))
+    for j, name in enumerate(names):
+        for parent in crosses.get(name, (name,)):
+            share[j, kept.index(parent)] += 1 / len(crosses.get(name, (name,)))
+    return kept, share
+
+
 @dataclass
 class Explanation:
     """Rows taken apart: base + sum of `fields` + sum of `pairs` over i < j is the score, and so is
@@ -134,11 +147,7 @@ class Explanation:
     def credited(self) -> Explanation:
         """The same with the value of evidence split equally among the fields it is made of, so that
         the table's own fields alone are left; their values still sum to the score."""
-        kept = [name for name in self.names if name not in self.crosses]
-        share = np.zeros((len(self.names), len(kept)))
-        for j, name in enumerate(self.names):
-            for parent in self.crosses.get(name, (name,)):
-                share[j, kept.index(parent)] += 1 / len(self.crosses.get(name, (name,)))
+        kept, share = credit_shares(self.names, self.crosses)
 
         def pairs() -> np.ndarray:
             raise SettingError(

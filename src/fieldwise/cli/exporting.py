@@ -1,0 +1,36 @@
+"""The command that writes a model in another format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["export"]
+
+
+def export(
+    model: Annotated[Path, typer.Argument(help="The folder of a model.")],
+    to: Annotated[str, typer.Option(help="onnx, sql or python.")],
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+    missing: Annotated[
+        str | None, typer.Option(help="Of onnx: the text that stands for no value; '' unless set.")
+    ] = None,
+    contributions: Annotated[
+        bool | None,
+        typer.Option(
+            "--contributions/--no-contributions",
+            help="Of onnx: an output of what every field adds to the score. Unless set, where the "
+            "model has one.",
+        ),
+    ] = None,
+    dialect: Annotated[str | None, typer.Option(help="Of sql: duckdb or postgres.")] = None,
+) -> None:
+    """Write a model as a file that scores raw rows without fieldwise."""
+    from ..export import export as write
+
+    said = {"missing": missing, "contributions": contributions, "dialect": dialect}
+    options: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    write(model, out, to, **options)
+    typer.echo(f"{out}: {out.stat().st_size / 1e6:,.1f} MB of {to}")

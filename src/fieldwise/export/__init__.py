@@ -1,0 +1,43 @@
+"""Models as files that score without fieldwise: `export(model, path, to="onnx")`.
+
+Every format is a module of this package with a function `write(model, path, **options)`, which
+refuses a model that the format cannot carry and names the reason.
+"""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ..errors import SettingError
+from ..files import disk_errors
+from ..model import FieldwiseModel
+
+__all__ = ["FORMATS", "export"]
+
+FORMATS = ("onnx", "sql", "python")
+
+
+def export(
+    model: FieldwiseModel | str | Path, path: str | Path, to: str = "onnx", **options: Any
+) -> Path:
+    """Write a model, or the one in a folder, as a file of another format; the file.
+
+    The file is whole or as it was. `options` are those of the format's `write`.
+    """
+    if to not in FORMATS:
+        raise SettingError(f"to={to!r} is not one of {', '.join(FORMATS)}")
+    write = import_module(f".{to}", __name__).write
+    known = list(inspect.signature(write).parameters)[2:]
+    for name in options:
+        if name not in known:
+            words = ", ".join(known) or "none"
+            raise SettingError(f"{name!r} is not an option of {to}; it has {words}")
+    if not isinstance(model, FieldwiseModel):
+        model = FieldwiseModel.load(model)
+    path = Path(path)
+    with disk_errors(path):
+        write(model, path, **options)
+    return path
