@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import FieldwiseError
-from . import comparing, explaining, models, tables
+from . import comparing, explaining, models, tables, updating
 
 __all__ = ["app", "main"]
 
@@ -44,6 +44,7 @@ for command in (
     *(tables.inspect, tables.encode),
     *(models.train, models.evaluate, models.predict, models.info, models.demo),
     *(explaining.explain, explaining.category),
+    *(updating.update, updating.versions, updating.rollback),
     *(comparing.compare, comparing.tune, comparing.reproduce, comparing.bound),
 ):
     app.command()(command)
