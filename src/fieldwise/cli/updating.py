@@ -25,10 +25,10 @@ def update(
         float, typer.Option(min=0, max=1, help="How much of the old is forgotten.")
     ] = 0.0,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="At most so many; 10, or 1 where none are held out.")
+        int | None, typer.Option(min=1, help="At most so many; 1 unless set.")
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Adagrad's step; the model's own unless set.")
+        float | None, typer.Option(help="Adagrad's step; 0.4 times the model's own.")
     ] = None,
     validation: Annotated[
         float | None,
