@@ -179,10 +179,23 @@ def given_others(
 
     No row of the field itself is in the slopes: given all others, z is linear in it.
     """
-    p, q, by_field = _parts(table, layout, rows, values)
-    B = by_field[:, :, : layout.n_columns]
-    slope = _slope(layout, field, p, q, B, B.sum(axis=1) - q)
-    return _field_scores(layout, p, q, by_field).sum(axis=2), slope
+    if layout.is_pair.any():
+        p, q, by_field = _parts(table, layout, rows, values)
+        B = by_field[:, :, : layout.n_columns]
+        slope = _slope(layout, field, p, q, B, B.sum(axis=1) - q)
+        return _field_scores(layout, p, q, by_field).sum(axis=2), slope
+    # A slot at a time: some of the time that all rows side by side take.
+    R, n = layout.n_columns, len(rows)
+    S, q = np.zeros((n, layout.width), table.dtype), np.zeros((n, R), table.dtype)
+    for s, i in enumerate(layout.slot_owner.tolist()):
+        taken = table[rows[:, s]]
+        taken = taken if values is None else taken * values[:, s, None]
+        S += taken
+        for o in range(layout.n_outputs):
+            q[:, layout.block(o, i)] += taken[:, layout.block(o, i)]
+    p = S[:, :R] - q
+    each = (p * q).reshape(n, layout.n_outputs, R // layout.n_outputs)
+    return each.sum(axis=2) + S[:, R:], np.where(layout.owner == field, p, q)
 
 
 def _field(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from . import maths
 from .errors import DataError, ModelError, SettingError
@@ -102,7 +103,9 @@ def with_category(model: FieldwiseModel, field: str, value: Any, data: Any) -> F
     words: Any = getattr(model.vocabulary, "opened", model.vocabulary)
     j, key = _checked(model, words, field, value)
     rows = _coded(model, words, j, key, data)
-    row = _learned_row(model, j, rows)
+    # Small matrices: other threads would wait for each other, beside other work for long.
+    with ThreadpoolController().limit(limits=1, user_api="blas"):
+        row = _learned_row(model, j, rows)
     layout, at, n = model.layout, int(model.layout.offsets[j + 1]), len(rows.x)
     sizes = list(layout.sizes)
     sizes[j] += 1
