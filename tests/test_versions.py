@@ -17,6 +17,7 @@ import pytest
 
 from fieldwise import FieldwiseClassifier, FieldwiseModel, ModelError, SettingError, files
 from fieldwise.files import put_back, replace_folder
+from fieldwise.updating import update_saved
 from fieldwise.versions import being_changed, model_id, publish, rollback, versions
 from tests.test_preset_journeys import run
 
@@ -286,7 +287,11 @@ def test_updates_killed_at_any_moment(models, tmp_path):
         assert np.isfinite(FieldwiseModel.load(path).decision_function(rows)).all()
         for version in versions(path):
             FieldwiseModel.load(version.path)
-    assert FieldwiseModel.load(path).lineage  # some update came through
+    update_saved(path, tmp_path / "new.csv")
+    assert FieldwiseModel.load(path).lineage
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m", "m.versions", "new.csv"]
+    assert all(p.name.isdigit() for p in (tmp_path / "m.versions").glob("[!.]*"))
+    assert [p.name for p in (tmp_path / "m.versions").glob(".*")] == [".lock"]
 
 
 def test_on_the_command_line(models, tmp_path):

@@ -96,7 +96,7 @@ class _Look:
         self._words = words
         field = replace(words.field, unseen="mean")
         self._alone = Vocabulary(Schema(fields=(field,)), [replace(words, field=field)])
-        self._n_unseen = np.zeros(1, np.int64)
+        self._n_unseen = 0
         self._n_missing = 0
         self._examples: list[str] = []
         self._broken: str | None = None
@@ -104,18 +104,18 @@ class _Look:
     def add(self, chunk: Chunk) -> None:
         if self._broken is not None:
             return
-        before = int(self._n_unseen[0])
         column = chunk.frame[self._words.field.column]
         try:
-            codes, _ = self._alone.encode(chunk, self._n_unseen)
+            codes, _ = self._alone.encode(chunk)
         except (DataError, SchemaError) as error:
             self._broken = str(error)
             return
         missing = (column.fill_nan(None) if column.dtype.is_float() else column).is_null()
         self._n_missing += int(missing.sum())
-        if len(self._examples) < 3 and self._n_unseen[0] > before and not column.dtype.is_nested():
-            unseen = pl.Series((codes < 0).any(axis=1)) & ~missing
-            some = column.filter(unseen).unique(maintain_order=True).head(3)
+        unseen = pl.Series((codes < 0).any(axis=1))
+        self._n_unseen += int(unseen.sum())
+        if len(self._examples) < 3 and not column.dtype.is_nested():
+            some = column.filter(unseen & ~missing).unique(maintain_order=True).head(3)
             self._examples += [repr(v)[:40] for v in some.to_list()]
 
     def findings(self, n_rows: int) -> list[Finding]:
@@ -125,7 +125,7 @@ class _Look:
         if self._n_missing == n_rows and not self._had_missing():
             what = f"all {n_rows:,} values are missing, and none was before"
             return [Finding(field.column, what, may_go_on=True)]
-        n, usual = int(self._n_unseen[0]), self._usual()
+        n, usual = self._n_unseen, self._usual()
         if field.part in TIMES or n <= usual * n_rows + 3 * np.sqrt(usual * n_rows):
             return []
         shown = ", ".join(self._examples[:3])

@@ -44,7 +44,7 @@ from .objective import Objective
 from .problem import Problem, evaluate, judge_rows, value_moments
 from .targets import Scale, scale_of
 from .train import Fit, Running, TrainSettings, fitted_engine, grown, train
-from .versions import KEEP, being_changed, publish
+from .versions import KEEP, being_changed, publish, workplace
 
 __all__ = ["update", "update_saved"]
 
@@ -109,8 +109,7 @@ def update(
         are of old categories, and old sums of evidence become 1 - forget times as large.
     epochs : at most so many, fewer where the rows held out say so; 1.
     learning_rate : of the steps; 0.4 times the model's own.
-    validation : share of the new rows to judge by, which are learned in the end where it is worth
-        it; a tenth where that is a hundred rows, 0 is none.
+    validation : share of the new rows to judge by; a tenth where that is a hundred rows, 0 is none.
     min_count : how often a category must have been seen, in all, to get a row; the model's own.
     allow_drift : go on where many values were never seen before, or all are missing.
     work : where there is room for the encoded rows; `reading` is as `encode` takes it (format,
@@ -151,21 +150,27 @@ def update_saved(
     out: str | Path | None = None,
     keep: int = KEEP,
     **options: Any,
-) -> tuple[FieldwiseModel, str | None]:
-    """Update the model at `path` and keep the old one as a version, whose number comes with the
-    new model; or save it as `out` and leave `path` alone. `options` are those of `update`."""
-    if out is not None:
-        model = update(path, data, **options)
-        model.save(out)
-        return model, None
+) -> tuple[dict[str, Any], str | None]:
+    """Update the model at `path` and keep the old one as a version; or save it as `out` and leave
+    `path` alone. What was done, and the version's number. `options` are those of `update`."""
     if keep < 1:
         raise SettingError(f"keep={keep} must be at least 1")
-    with being_changed(path) as real:
-        before = FieldwiseModel.load(real)
-        model = update(before, data, work=real.parent, **options)
-        if len(model.lineage) == len(before.lineage):  # no rows
-            return model, None
-        return model, publish(model, real, keep=keep)
+    if out is not None:
+        if Path(out).exists():
+            raise SettingError(f"{out} is there already; choose another name")
+        about, model = _about(FieldwiseModel.load(path), data, options)
+        model.save(out)
+        return about, None
+    with being_changed(path) as real, workplace(real) as work:
+        about, model = _about(FieldwiseModel.load(real), data, {"work": work, **options})
+        return about, publish(model, real, keep=keep) if about["rows"] else None
+
+
+def _about(
+    model: FieldwiseModel, data: Any, options: Mapping[str, Any]
+) -> tuple[dict[str, Any], FieldwiseModel]:
+    after = update(model, data, **options)
+    return after.lineage[-1] if len(after.lineage) > len(model.lineage) else {"rows": 0}, after
 
 
 def _base(words: Any) -> Vocabulary:
@@ -357,8 +362,14 @@ class _Going:
         old = (self.words.counts() - self.seen).clip(0)
         owner = np.repeat(np.arange(layout.n_fields), layout.sizes)
         gained = self._passes() * old[:, None] * squares[owner] / (settings.batch_size or 1) ** 2
-        batches = self.model.settings.get("batch_size", settings.batch_size) / settings.batch_size
-        return (settings.initial_state * batches**2 + gained).astype(np.float32)
+        return (self._initial_state(settings) + gained).astype(np.float32)
+
+    def _initial_state(self, settings: TrainSettings) -> float:
+        """With which a category never seen takes steps as large as training's first ones."""
+        known, batch = self.model.settings, settings.batch_size or 1
+        rate = settings.learning_rate or 1.0
+        smaller = min(1.0, rate / known.get("learning_rate", rate))
+        return float(settings.initial_state * (smaller * known.get("batch_size", batch) / batch) ** 2)
 
     def _passes(self) -> int:
         """How often training has seen every row."""
@@ -387,21 +398,13 @@ class _Going:
         else:
             after = dict(fit.metrics) if is_better else before
         about |= {"table": "trained on" if is_better else "kept", "before": before, "after": after}
-        new = self._model(self._with_the_rest(fit) if is_better else start, self._final_words())
+        new = self._model(fit if is_better else start, self._final_words())
         return replace(
             new,
             metrics=after or dict(self.model.metrics),
             boosted=trees,
             lineage=[*self.model.lineage, about],
         )
-
-    def _with_the_rest(self, fit: Fit) -> Fit:
-        """After the rows that were held out too."""
-        if self.held_out is None:
-            return fit
-        rest = replace(self.problem, only=self.held_out, held_out=None)
-        settings = replace(fit.settings, epochs=max(1, fit.best_epoch + 1))
-        return train(rest, settings, replace(self.running, callbacks=(), show=False), fit)
 
     def _n_new(self) -> dict[str, int]:
         grown = zip(self.words.schema.names, self.layout.sizes, self.model.layout.sizes, strict=True)

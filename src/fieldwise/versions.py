@@ -35,7 +35,7 @@ from .files import (
 )
 from .model import FORMAT, HEADER, FieldwiseModel
 
-__all__ = ["KEEP", "Version", "being_changed", "publish", "rollback", "versions"]
+__all__ = ["KEEP", "Version", "being_changed", "publish", "rollback", "versions", "workplace"]
 
 KEEP = 5
 NUMBER = re.compile(r"\d{4,}")
@@ -117,6 +117,18 @@ def being_changed(path: str | Path) -> Iterator[Path]:
         yield path
     finally:
         os.close(handle)
+
+
+@contextmanager
+def workplace(path: Path) -> Iterator[Path]:
+    """A folder beside a model that is being changed; what a kill leaves there goes the next time."""
+    work = folder_of(path) / ".work.tmp"
+    with disk_errors(work):
+        work.mkdir()
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def publish(model: FieldwiseModel, path: Path, *, keep: int = KEEP) -> str | None:

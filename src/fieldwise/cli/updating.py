@@ -61,7 +61,7 @@ def update(
 
     if no_validation and validation is not None:
         raise SettingError("--validation and --no-validation: choose one of them")
-    found, number = update_saved(
+    about, number = update_saved(
         model,
         locate(data),
         out=out,
@@ -79,9 +79,6 @@ def update(
         separator=separator,
         quote=not no_quotes,
     )
-    about = found.lineage[-1] if found.lineage else {}
-    if number is None and out is None:
-        about = {"rows": 0}
     if as_json:
         typer.echo(json.dumps({**about, "version": number}, indent=1))
     elif not quiet:
