@@ -21,10 +21,10 @@ ROWS = [
     {"layout", "maths", "losses", "objective", "metrics", "packed"},
     {"engines", "data", "checkpoint"},
     {"boosted", "crosses"},
-    {"explain", "problem", "ranking", "state", "targets", "train"},
+    {"explain", "one_category", "problem", "ranking", "state", "targets", "train"},
     {"model"},
     {"_estimator", "crossing", "estimators", "features", "fitting", "predicting"}
-    | {"baselines", "compress"},
+    | {"baselines", "compress", "drift", "updating", "versions"},
     {"tune", "trend", "figures", "report", "serve", "distributed", "export"},
     {"compare", "demo"},
     {"cli"},
@@ -57,6 +57,7 @@ def test_public_names() -> None:
         "encode",
         "load_flights",
         "synthetic",
+        "update",
     ]
 
 

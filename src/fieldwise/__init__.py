@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # for type checkers and editors; the names themselves are imp
     from .features import FieldwiseFeatures
     from .layout import Layout
     from .model import FieldwiseModel
+    from .updating import update
 
 __version__ = "0.1.0"
 
@@ -60,6 +61,7 @@ _WHERE = {
     "encode": ".data",
     "load_flights": ".data",
     "synthetic": ".data",
+    "update": ".updating",
 }
 
 __all__ = [
@@ -86,6 +88,7 @@ __all__ = [
     "encode",
     "load_flights",
     "synthetic",
+    "update",
 ]
 
 __getattr__ = lazily(__name__, _WHERE)

@@ -15,7 +15,7 @@ from .errors import MissingExtra, ModelError
 from .objective import Head
 from .progress import Progress, progress
 
-__all__ = ["Boosted", "Examples", "fit_boosted", "need_trees"]
+__all__ = ["Boosted", "Examples", "fit_boosted", "need_trees", "refitted"]
 
 OBJECTIVES = {
     "logistic": "binary",
@@ -110,10 +110,11 @@ def fit_boosted(
     seed: int = 0,
     n_jobs: int | None = None,
     shift: float = 0.0,
+    start: Boosted | None = None,
     show: bool | None = False,
 ) -> Boosted:
     """Trees until the rows to judge by have seen no gain for a while. `copies` is how often every
-    row stands among those known."""
+    row stands among those known; `start` are trees to add more to."""
     lightgbm = need_trees()
     few = len(known.y) // copies < FEW
     settings = {
@@ -132,14 +133,21 @@ def fit_boosted(
         settings["num_class"] = head.size
     if head.loss == "huber":
         settings["alpha"] = head.delta
-    data = lightgbm.Dataset(known.features, known.y, weight=known.w, params=settings)
-    judges, callbacks = [], []
-    if judge is not None:
-        judges = [lightgbm.Dataset(judge.features, judge.y, weight=judge.w, reference=data)]
-        callbacks = [lightgbm.early_stopping(PATIENCE, verbose=False)]
+
+    def sets() -> list[Any]:
+        data = lightgbm.Dataset(known.features, known.y, weight=known.w, params=settings)
+        if judge is None:
+            return [data]
+        return [data, lightgbm.Dataset(judge.features, judge.y, weight=judge.w, reference=data)]
+
+    data, *judges = sets()
+    callbacks = [lightgbm.early_stopping(PATIENCE, verbose=False)] if judges else []
     n_trees = MOST_TREES if judges else UNJUDGED
     members = []
-    for member in range(MEMBERS):
+    firsts = [None] * MEMBERS if start is None else start._trees
+    for member, first in enumerate(firsts):
+        if first is not None and member:  # they know the scores of what is added to
+            data, *judges = sets()
         with progress(f"trees {member + 1}", n_trees, show=show) as tell:
             trees = lightgbm.train(
                 {**settings, "seed": seed + member},
@@ -147,10 +155,24 @@ def fit_boosted(
                 n_trees,
                 valid_sets=judges,
                 callbacks=[*callbacks, _teller(tell)],
+                init_model=first,
             )
-        best = trees.best_iteration if judges else n_trees
+        best = trees.best_iteration if judges else trees.current_iteration()
         members.append(trees.model_to_string(num_iteration=best))
     return Boosted(members, head.size, shift)
+
+
+def refitted(trees: Boosted, known: Examples, decay: float, n_jobs: int | None = None) -> Boosted:
+    """The same trees with the values of leaves learned anew: `decay` times as they were, and for
+    the rest as these rows have it."""
+    threads = {"num_threads": n_jobs or 0, "verbosity": -1}
+    members = [
+        one.refit(
+            *(known.features, known.y, decay), weight=known.w, dataset_params=threads, **threads
+        )
+        for one in trees._trees
+    ]
+    return Boosted([one.model_to_string() for one in members], trees.n_outputs, trees.shift)
 
 
 def _teller(tell: Progress) -> Any:

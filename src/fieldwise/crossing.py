@@ -42,6 +42,7 @@ __all__ = [
     "as_trained",
     "cross_fitted_scores",
     "decide",
+    "evidence_targets",
     "fit_crossed",
     "layout_for",
     "learn_evidence",
@@ -256,7 +257,7 @@ def learn_evidence(
 ) -> tuple[Evidence, list[Fitted]]:
     """The evidence of fields and crosses, and what it says of these rows, cross-fitted so many
     times with other folds."""
-    rows = Known.of(known["codes"], _targets(head, known["target"]), known.get("weight"))
+    rows = Known.of(known["codes"], evidence_targets(head, known["target"]), known.get("weight"))
     crosses = crossing.chosen(schema, rows, running, seed)
     folds = [draw_folds(len(rows.y), seed + 1000 * k) for k in range(copies)]
     return Evidence.learn(rows, crosses, folds, n_jobs=running.n_jobs)
@@ -352,7 +353,7 @@ def _only_head(objective: Objective) -> Head:
     return objective.heads[0]
 
 
-def _targets(head: Head, target: np.ndarray) -> np.ndarray:
+def evidence_targets(head: Head, target: np.ndarray) -> np.ndarray:
     """(n, T) the numbers evidence is the mean of: a number, or whether it is each class"""
     if head.loss != "softmax":
         return target[:, :1].astype(np.float64)

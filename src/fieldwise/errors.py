@@ -2,6 +2,7 @@
 
     FieldwiseError
     |-- DataError      the input cannot be read, or holds what no field can take
+    |   `-- NoRows     the input is a table, but without rows
     |-- SchemaError    columns, kinds or settings of fields that do not fit the table
     |-- StoreError     an encoded table that is cut short, altered, or of another schema
     |-- ModelError     a model folder with a missing or altered file, or of a newer format
@@ -23,6 +24,7 @@ __all__ = [
     "FieldwiseError",
     "MissingExtra",
     "ModelError",
+    "NoRows",
     "SchemaError",
     "SettingError",
     "StoreError",
@@ -37,6 +39,10 @@ class FieldwiseError(Exception):
 
 class DataError(FieldwiseError, ValueError):
     """The input cannot be read, or holds what no field can take."""
+
+
+class NoRows(DataError):
+    """The input is a table, but without rows."""
 
 
 class SchemaError(FieldwiseError, ValueError):

@@ -30,12 +30,12 @@ from .train import (
     Fit,
     Running,
     TrainSettings,
-    initialise,
+    grown,
     on_distinct_rows,
     train,
 )
 
-__all__ = ["FieldwiseClassifier", "FieldwiseRegressor", "grown"]
+__all__ = ["FieldwiseClassifier", "FieldwiseRegressor"]
 
 EPOCHS_UNJUDGED = 10  # without validation rows
 
@@ -478,19 +478,3 @@ def _print_epoch(record: dict[str, Any]) -> None:
     if "auc" in record:
         words += [f"AUC {record['auc']:.4f}"]
     print(", ".join(words), f"({record['seconds']:.1f} s)", flush=True)
-
-
-def grown(
-    table: np.ndarray, old: Layout, new: Layout, settings: TrainSettings | None
-) -> np.ndarray:
-    """The table with rows for new categories: random where `settings` are given, else zero.
-
-    Fields only grow at their end and ranks stay, so columns keep their place.
-    """
-    out = np.zeros((new.n_rows, new.width), dtype=np.float32)
-    if settings is not None:
-        initialise(out, settings.seed + 1, settings.init_scale, new.n_outputs)
-    for i in range(old.n_fields):
-        mine = table[old.own(i)]
-        out[new.offsets[i] : new.offsets[i] + len(mine)] = mine
-    return out

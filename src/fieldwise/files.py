@@ -6,9 +6,11 @@ its checksum. It is written last and replaced in one step; what it does not name
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +20,20 @@ from typing import Any
 
 from .errors import FieldwiseError, StoreError
 
-__all__ = ["disk_errors", "fingerprint", "read_sealed", "sealed", "sync_folder", "write_atomically"]
+__all__ = [
+    "disk_errors",
+    "fingerprint",
+    "put_back",
+    "read_sealed",
+    "replace_folder",
+    "sealed",
+    "swept",
+    "sync_folder",
+    "temporary_folder",
+    "write_atomically",
+]
+
+AT_HERE, EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
 
 @contextmanager
@@ -83,6 +98,71 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def temporary_folder(path: Path) -> Path:
+    """A name beside `path` to write a folder under that is to become it."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def replace_folder(new: Path, path: Path) -> None:
+    """Put the folder `new` in the place of `path`, which is then gone.
+
+    Linux exchanges two names at one stroke, so there is a whole folder at `path` at every instant.
+    Elsewhere there is none between two renames, and `put_back` mends what a kill leaves there.
+    """
+    if not path.exists():
+        os.rename(new, path)
+    elif _exchanged(new, path):
+        sync_folder(path.parent)
+        shutil.rmtree(new)
+    else:
+        aside = path.with_name(f".{path.name}.{os.getpid()}.old")
+        os.rename(path, aside)
+        os.rename(new, path)
+        shutil.rmtree(aside)
+    sync_folder(path.parent)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Whether the system could exchange the two names."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    names = (os.fsencode(os.path.abspath(one)), os.fsencode(os.path.abspath(other)))
+    return bool(rename(AT_HERE, names[0], AT_HERE, names[1], EXCHANGE) == 0)
+
+
+def put_back(path: Path) -> None:
+    """Put back the folder that a `replace_folder` killed half way took from `path`."""
+    for left in _left(path, "old"):
+        if not path.exists():
+            os.rename(left, path)
+
+
+def swept(path: Path) -> None:
+    """Remove what killed processes left beside `path`; no other may write it meanwhile."""
+    for left in [*_left(path, "old"), *_left(path, "tmp")]:
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _left(path: Path, kind: str) -> list[Path]:
+    """Folders of processes that are no more."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.{kind}")
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    found = [(p, m) for p in beside if (m := name.fullmatch(p.name))]
+    return sorted(p for p, m in found if not _is_running(int(m[1])))
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # someone else's
+    return True
 
 
 def sealed(body: Mapping[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""Losses of scores z against a target y: value, derivative, what z means, which y are allowed.
+"""Losses of scores z against a target y: value, derivatives, what z means, which y are allowed.
 
 y (n,) is 0, 1 or a share between (logistic), the number of a class (softmax), a count (poisson)
 or any number. z is (n,), but for softmax (n, classes).
@@ -22,13 +22,15 @@ LARGEST = 30.0  # of a poisson score: its exponential is still a number
 @dataclass(frozen=True)
 class Loss:
     """value(z, y, delta) and its derivative by z (delta is huber's), the prediction that a score
-    stands for, and the constant score that fits best."""
+    stands for, the constant score that fits best, and the second derivative, (n,), of softmax
+    (n, classes, classes); None where there is none worth knowing."""
 
     name: str
     value: Pair
     derivative: Pair
     prediction: Callable[[np.ndarray], np.ndarray]
     start: Callable[[np.ndarray, np.ndarray], np.ndarray | float]
+    curvature: Pair | None = None
 
 
 def sigmoid(z: np.ndarray) -> np.ndarray:
@@ -66,6 +68,12 @@ def _cross_entropy(z: np.ndarray, y: np.ndarray, _: float) -> np.ndarray:
 def _cross_entropy_slope(z: np.ndarray, y: np.ndarray, _: float) -> np.ndarray:
     out = softmax(z)
     out[np.arange(len(z)), y.astype(int)] -= 1
+    return out
+
+
+def _cross_entropy_curvature(z: np.ndarray, y: np.ndarray, _: float) -> np.ndarray:
+    p = softmax(z)
+    out: np.ndarray = p[:, :, None] * np.eye(z.shape[1]) - p[:, :, None] * p[:, None, :]
     return out
 
 
@@ -107,9 +115,20 @@ _LOSSES = (
         lambda z, y, _: sigmoid(z) - y,
         sigmoid,
         lambda y, w: log_odds(_mean(y, w)),
+        lambda z, y, _: sigmoid(z) * sigmoid(-z),
     ),
-    Loss("softmax", _cross_entropy, _cross_entropy_slope, softmax, _class_scores),
-    Loss("squared", lambda z, y, _: (z - y) ** 2 / 2, lambda z, y, _: z - y, _same, _mean),
+    Loss(
+        *("softmax", _cross_entropy, _cross_entropy_slope, softmax, _class_scores),
+        _cross_entropy_curvature,
+    ),
+    Loss(
+        "squared",
+        lambda z, y, _: (z - y) ** 2 / 2,
+        lambda z, y, _: z - y,
+        _same,
+        _mean,
+        lambda z, y, _: np.ones_like(z),
+    ),
     Loss(
         "absolute",
         lambda z, y, _: np.abs(z - y),
@@ -117,13 +136,21 @@ _LOSSES = (
         _same,
         _median,
     ),
-    Loss("huber", _huber, lambda z, y, delta: np.clip(z - y, -delta, delta), _same, _median),
+    Loss(
+        "huber",
+        _huber,
+        lambda z, y, delta: np.clip(z - y, -delta, delta),
+        _same,
+        _median,
+        lambda z, y, delta: (np.abs(z - y) <= delta).astype(np.float64),
+    ),
     Loss(
         "poisson",
         lambda z, y, _: _rate(z) - y * z,
         lambda z, y, _: _rate(z) - y,
         _rate,
         lambda y, w: float(np.log(max(_mean(y, w), 1e-12))),
+        lambda z, y, _: _rate(z),
     ),
 )
 LOSSES = {loss.name: loss for loss in _LOSSES}  # in the order of the kernels' numbers

@@ -27,8 +27,11 @@ __all__ = [
     "field_means",
     "field_scores",
     "fold",
+    "given_others",
     "gradient",
+    "gradient_squares",
     "importance",
+    "local",
     "main_slopes",
     "mean_of_outputs",
     "mean_rows",
@@ -77,7 +80,12 @@ def field_scores(
     With the component "fm" also V'_i[x_i] . sum_{j < l, both != i} U'_i[x_j] * U'_i[x_l].
     table (d, R + K), rows (n, S) -> (n, K, m)
     """
-    p, q, by_field = _parts(table, layout, rows, values)
+    return _field_scores(layout, *_parts(table, layout, rows, values))
+
+
+def _field_scores(
+    layout: Layout, p: np.ndarray, q: np.ndarray, by_field: np.ndarray
+) -> np.ndarray:
     out = np.array(by_field[:, :, layout.n_columns :].swapaxes(1, 2))
     for o in range(layout.n_outputs):
         for i in range(layout.n_fields):
@@ -112,13 +120,82 @@ def gradient(
     B = B[:, :, : layout.n_columns]
     others = B.sum(axis=1) - q
     for j, field in enumerate(layout.slot_owner):
-        lone = np.where(layout.is_pair, q * (others - B[:, field]), q)
-        slope = np.where(layout.owner == field, p, lone) * by_column
+        slope = _slope(layout, field, p, q, B, others) * by_column
         both = np.concatenate([slope, df[:, :, field]], axis=1)
         if values is not None:
             both = both * values[:, j, None]
         np.add.at(out, rows[:, j], both)  # repeated rows add up
     return out
+
+
+def _slope(
+    layout: Layout, field: int, p: np.ndarray, q: np.ndarray, B: np.ndarray, others: np.ndarray
+) -> np.ndarray:
+    """df_i/dB_jt for j = field and every column t, of the field i that owns it: (n, R)"""
+    if not layout.is_pair.any():
+        return np.where(layout.owner == field, p, q)
+    lone = np.where(layout.is_pair, q * (others - B[:, field]), q)
+    return np.where(layout.owner == field, p, lone)
+
+
+def gradient_squares(
+    table: np.ndarray,
+    layout: Layout,
+    rows: np.ndarray,
+    df: np.ndarray,
+    values: np.ndarray | None = None,
+) -> np.ndarray:
+    """The mean over samples of the squared gradient of each by the rows of a field that it has, for
+    every field, (m, R + K): what a row gains in Adagrad's state each time it is seen alone."""
+    p, q, by_field = _parts(table, layout, rows, values)
+    B = by_field[:, :, : layout.n_columns]
+    others, by_column = B.sum(axis=1) - q, df[:, layout.output, layout.owner]
+    out = np.empty((layout.n_fields, layout.width))
+    for j in range(layout.n_fields):
+        slope = _slope(layout, j, p, q, B, others) * by_column
+        out[j] = (np.concatenate([slope, df[:, :, j]], axis=1) ** 2).mean(axis=0)
+        if values is not None:
+            x = values[:, layout.slot_starts[j] : layout.slot_starts[j + 1]]
+            out[j] *= np.sum(x**2) / max(np.count_nonzero(x), 1)
+    return out
+
+
+def local(table: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of a table that are meant, in float64, and the numbers (n, S) they have there."""
+    distinct, inside = np.unique(rows, return_inverse=True)
+    return table[distinct].astype(np.float64), inside.reshape(rows.shape)
+
+
+def given_others(
+    table: np.ndarray,
+    layout: Layout,
+    rows: np.ndarray,
+    field: int,
+    values: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """z (n, K), and what z_o gains by an entry of one more row of a field, (n, R):
+
+    z_o(with a row r of value x) = z_o + x (sum of slope_t r_t over o's columns + r_b)
+
+    No row of the field itself is in the slopes: given all others, z is linear in it.
+    """
+    if layout.is_pair.any():
+        p, q, by_field = _parts(table, layout, rows, values)
+        B = by_field[:, :, : layout.n_columns]
+        slope = _slope(layout, field, p, q, B, B.sum(axis=1) - q)
+        return _field_scores(layout, p, q, by_field).sum(axis=2), slope
+    # A slot at a time: some of the time that all rows side by side take.
+    R, n = layout.n_columns, len(rows)
+    S, q = np.zeros((n, layout.width), table.dtype), np.zeros((n, R), table.dtype)
+    for s, i in enumerate(layout.slot_owner.tolist()):
+        taken = table[rows[:, s]]
+        taken = taken if values is None else taken * values[:, s, None]
+        S += taken
+        for o in range(layout.n_outputs):
+            q[:, layout.block(o, i)] += taken[:, layout.block(o, i)]
+    p = S[:, :R] - q
+    each = (p * q).reshape(n, layout.n_outputs, R // layout.n_outputs)
+    return each.sum(axis=2) + S[:, R:], np.where(layout.owner == field, p, q)
 
 
 def _field(

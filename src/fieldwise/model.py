@@ -2,7 +2,7 @@
 
     model/
       model.json           format, schema, layout, objective, offsets, settings, metrics, history,
-                           checksums
+                           lineage, checksums
       table.safetensors    table (d + m, R + K) float32; the last m rows are the means of fields.
                            Of a compressed model table (d + m, R) int8 or float16, scale (d + m,)
                            and bias (d + m, K) float32
@@ -33,7 +33,15 @@ from .boosted import Boosted
 from .data.schema import Schema, check_names
 from .data.shuffle import wide_values
 from .errors import ModelError, SchemaError, SettingError
-from .files import disk_errors, read_sealed, sealed, sync_folder
+from .files import (
+    disk_errors,
+    put_back,
+    read_sealed,
+    replace_folder,
+    sealed,
+    sync_folder,
+    temporary_folder,
+)
 from .layout import Layout
 from .losses import LOSSES
 from .objective import Head, Objective
@@ -89,6 +97,7 @@ class FieldwiseModel:
     history: list[dict[str, Any]] = field(default_factory=list)
     moments: np.ndarray | None = None  # (d, 2), where fields carry values
     boosted: Boosted | None = None  # what makes the prediction of the scores, where it is no sum
+    lineage: list[dict[str, Any]] = field(default_factory=list)  # an entry an update
     _told: set[str] = field(default_factory=set, repr=False)  # fields whose unseen values were
 
     @classmethod
@@ -110,6 +119,8 @@ class FieldwiseModel:
             about["weighted"] = True
         if problem.sampling_rate != 1:
             about["sampling_rate"] = problem.sampling_rate
+        if (fit.scale.spread != 1).any():
+            about["spread"] = fit.scale.spread.tolist()
         weights = fit.objective.voices or tuple(fit.field_weights.tolist())
         if problem.objective.combine in ("weighted", "weighted_vote"):
             about["field_weights"] = dict(zip(vocabulary.schema.names, weights, strict=True))
@@ -312,6 +323,17 @@ class FieldwiseModel:
 
         return rank(self, context, over=over, k=k, output=output)
 
+    def learn_category(self, field: str, value: Any, rows: Any) -> FieldwiseModel:
+        """The model with one more category of a field, learned from a table of rows that all have
+        it (the field's column may be left out) and their target, in milliseconds.
+
+        Everything else is fixed, so all other predictions stay as they are, bit for bit; see
+        `one_category`.
+        """
+        from .one_category import with_category
+
+        return with_category(self, field, value, rows)
+
     def plot_importance(self, ax: Any = None) -> Any:
         """Shares of the score's variance by field, by matplotlib; the axes."""
         return self.explain_fields().plot(ax)
@@ -503,19 +525,12 @@ class FieldwiseModel:
             and (path.is_file() or any(path.iterdir()))
         ):
             raise ModelError(f"{path} is no model; it is not replaced")
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        temporary = temporary_folder(path)
         with disk_errors(path):
             try:
                 temporary.mkdir(parents=True)
                 self._write(temporary)
-                if path.exists():
-                    aside = path.with_name(f".{path.name}.{os.getpid()}.old")
-                    os.rename(path, aside)
-                    os.rename(temporary, path)
-                    shutil.rmtree(aside)
-                else:
-                    os.rename(temporary, path)
-                sync_folder(path.parent)
+                replace_folder(temporary, path)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
         return path
@@ -551,6 +566,7 @@ class FieldwiseModel:
             "settings": self.settings,
             "metrics": self.metrics,
             "history": self.history,
+            **({"lineage": self.lineage} if self.lineage else {}),
             **more,
             "checksums": {name: checksum(folder / name) for name in names},
         }
@@ -572,11 +588,29 @@ class FieldwiseModel:
 
     @classmethod
     def load(cls, path: str | Path) -> FieldwiseModel:
-        from .data.vocabulary import Vocabulary
-
+        """The model of a folder; where another one takes its place meanwhile, that."""
         path = Path(path)
+        if not path.exists():
+            put_back(path)
         if not (path / HEADER).is_file():
             raise ModelError(f"{path} is not a model: it has no {HEADER}")
+        while True:
+            before = (path / HEADER).stat()
+            try:
+                found: FieldwiseModel | ModelError | OSError = cls._load(path)
+            except (ModelError, OSError) as error:
+                found = error
+            after = (path / HEADER).stat() if (path / HEADER).is_file() else before
+            if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
+                break
+        if isinstance(found, FieldwiseModel):
+            return found
+        raise found
+
+    @classmethod
+    def _load(cls, path: Path) -> FieldwiseModel:
+        from .data.vocabulary import Vocabulary
+
         body = read_sealed(path / HEADER, newest=FORMAT, what="model", error=ModelError)
         for name, said in body["checksums"].items():
             if not (path / name).is_file():
@@ -617,6 +651,7 @@ class FieldwiseModel:
                 body["history"],
                 moments,
                 boosted,
+                body.get("lineage", []),
             )
         except (KeyError, TypeError, ValueError, SettingError) as error:
             if isinstance(error, SchemaError):

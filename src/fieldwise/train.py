@@ -32,6 +32,7 @@ __all__ = [
     "TrainSettings",
     "Watch",
     "fitted_engine",
+    "grown",
     "initialise",
     "on_distinct_rows",
     "train",
@@ -190,6 +191,22 @@ def initialise(table: Any, seed: int, scale: float, n_biases: int = 1) -> None:
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(draw, range(0, len(table), INIT_ROWS)))
+
+
+def grown(
+    table: np.ndarray, old: Layout, new: Layout, settings: TrainSettings | None
+) -> np.ndarray:
+    """The table with rows for new categories: random where `settings` are given, else zero.
+
+    Fields only grow at their end and ranks stay, so columns keep their place.
+    """
+    out = np.zeros((new.n_rows, table.shape[1]), dtype=table.dtype)
+    if settings is not None:
+        initialise(out, settings.seed + 1, settings.init_scale, new.n_outputs)
+    for i in range(old.n_fields):
+        mine = table[old.own(i)]
+        out[new.offsets[i] : new.offsets[i] + len(mine)] = mine
+    return out
 
 
 def on_distinct_rows(problem: Problem, settings: TrainSettings) -> tuple[Problem, TrainSettings]:

@@ -13,7 +13,7 @@ import typer
 
 from .. import __version__
 from ..errors import FieldwiseError
-from . import comparing, compressing, explaining, exporting, models, serving, tables
+from . import comparing, compressing, explaining, exporting, models, serving, tables, updating
 
 __all__ = ["app", "main"]
 
@@ -45,6 +45,7 @@ for command in (
     *(models.train, models.evaluate, models.predict, models.info, models.demo),
     *(explaining.explain, explaining.category),
     exporting.export,
+    *(updating.update, updating.versions, updating.rollback),
     *(comparing.compare, comparing.tune, comparing.reproduce, comparing.bound),
     compressing.compress,
     serving.serve,

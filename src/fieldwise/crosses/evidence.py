@@ -12,7 +12,7 @@ crossed category that was never seen has evidence 0.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +25,7 @@ from ..errors import ModelError
 __all__ = ["Evidence", "Fitted", "Rows", "draw_folds", "folded_totals"]
 
 FOLDS = 10
+FORGOTTEN = 0.01  # of a row
 
 
 @dataclass(frozen=True)
@@ -111,9 +112,11 @@ class Evidence:
         crosses: Sequence[tuple[int, ...]],
         shrink: np.ndarray,
         known: Sequence[_Known],
+        mean: np.ndarray | None = None,
     ) -> None:
         self.crosses = tuple(tuple(cross) for cross in crosses)
         self.shrink = shrink  # (c, T)
+        self.mean = mean  # (T,) that residuals are about; None where it was not kept
         self._known = list(known)
 
     def __len__(self) -> int:
@@ -171,7 +174,7 @@ class Evidence:
 
         parts = list(per_cross(one, list(enumerate(crosses)), n_jobs))
         shrink = np.array([a for a, _ in parts]).reshape(len(crosses), n_targets)
-        return cls(crosses, shrink, [known for _, known in parts]), fitted
+        return cls(crosses, shrink, [known for _, known in parts], mean), fitted
 
     def of(self, codes: np.ndarray) -> Fitted:
         """What is known of new rows."""
@@ -217,6 +220,48 @@ class Evidence:
             for known, a in pairs
         ]
 
+    def recoded(self, codes_of: Mapping[int, np.ndarray]) -> Evidence:
+        """The same of a table whose codes in some slots have become others."""
+        known = []
+        for cross, one in zip(self.crosses, self._known, strict=True):
+            codes = one.codes.copy()
+            for k, slot in enumerate(cross):
+                if slot in codes_of:
+                    codes[:, k] = codes_of[slot][codes[:, k]]
+            known.append(_Known(codes, one.count, one.total))
+        return Evidence(self.crosses, self.shrink, known, self.mean)
+
+    def joined(
+        self, rows: Rows, mean: np.ndarray, *, keep: float = 1.0, n_jobs: int | None = None
+    ) -> Evidence:
+        """With what more rows say beside what was known, which counts `keep` times as much from now
+        on; residuals are about `mean` (T,), as before, and `a` stays. What counts for less than a
+        hundredth of a row is dropped."""
+        from . import _kernels
+
+        together = np.zeros(len(rows.y), np.int64)
+
+        def one(numbered: tuple[int, tuple[int, ...]]) -> _Known:
+            k, cross = numbered
+            old, slots = self._known[k], np.array(cross)
+            group, first = _kernels.grouped(_kernels.keys_of(rows.codes, slots))
+            count, total = _kernels.fold_sums(group, len(first), together, 1, rows.y, rows.w)
+            count, total = count[:, 0], total[:, 0] - mean * count
+            at = old.find(rows.codes[first], slots)
+            met = at >= 0
+            sums, residuals = keep * old.count, keep * old.total
+            sums[at[met]] += count[met]
+            residuals[at[met]] += total[met]
+            fresh = rows.codes[first[~met]][:, slots]
+            codes = np.concatenate([old.codes, fresh])
+            sums = np.concatenate([sums, count[~met]])
+            residuals = np.concatenate([residuals, total[~met]])
+            left = sums >= FORGOTTEN
+            return _Known(np.ascontiguousarray(codes[left]), sums[left], residuals[left])
+
+        known = list(per_cross(one, list(enumerate(self.crosses)), n_jobs))
+        return Evidence(self.crosses, self.shrink, known, mean)
+
     def to_bytes(self) -> bytes:
         """Parquet: cross, codes, count, total."""
         import polars as pl
@@ -238,7 +283,11 @@ class Evidence:
 
     @classmethod
     def from_bytes(
-        cls, crosses: Sequence[Sequence[int]], shrink: np.ndarray, content: bytes
+        cls,
+        crosses: Sequence[Sequence[int]],
+        shrink: np.ndarray,
+        content: bytes,
+        mean: np.ndarray | None = None,
     ) -> Evidence:
         import polars as pl
 
@@ -260,4 +309,4 @@ class Evidence:
                 )
         except (pl.exceptions.PolarsError, OSError, KeyError) as error:
             raise ModelError(f"the statistics of crosses are damaged: {error!r}") from error
-        return cls([tuple(cross) for cross in crosses], shrink, known)
+        return cls([tuple(cross) for cross in crosses], shrink, known, mean)

@@ -72,11 +72,13 @@ class CrossedVocabulary(Vocabulary):
     @property
     def about(self) -> dict[str, Any]:
         """What a model's header keeps of it."""
+        mean = self.evidence.mean
         return {
             "crosses": [list(cross) for cross in self.evidence.crosses],
             "shrink": self.evidence.shrink.tolist(),
             "floor": self.floor,
             "with_extras": self.with_extras,
+            **({} if mean is None else {"mean": mean.tolist()}),
         }
 
     @classmethod
@@ -86,9 +88,68 @@ class CrossedVocabulary(Vocabulary):
         whole = Vocabulary.from_bytes(schema, content)
         plain = [f for f in whole.fields if not f.field.cross]
         base = Vocabulary(replace(schema, fields=tuple(f.field for f in plain)), plain)
-        evidence = Evidence.from_bytes(about["crosses"], np.array(about["shrink"]), crosses)
+        mean = np.array(about["mean"]) if "mean" in about else None
+        evidence = Evidence.from_bytes(about["crosses"], np.array(about["shrink"]), crosses, mean)
         own = [f for f in whole.fields if f.field.cross]
         return cls(base, evidence, floor=about["floor"], own=own, with_extras=about["with_extras"])
+
+    def grown(self, base: Vocabulary) -> tuple[CrossedVocabulary, dict[int, np.ndarray]]:
+        """With the categories of `base`, to which this one's base has grown, and of some slots the
+        codes that base's have become: categories with a row keep theirs, then come those that now
+        have enough for one, then the others."""
+        fields, codes_of = [], {}
+        places = slot_positions(base.schema.slots)
+        for words, mine, place in zip(base.fields, self.fields, places, strict=False):
+            if words.field.is_counted and self.floor > 1:
+                order = _rows_first(words, mine.size, self.floor)
+                codes_of |= dict.fromkeys(place, order)
+                code = pl.Series("code", order[words.entries["code"].to_numpy()], dtype=pl.Int32)
+                words = replace(words, entries=words.entries.with_columns(code))
+            fields.append(words)
+        grown = CrossedVocabulary(
+            Vocabulary(base.schema, fields),
+            self.evidence.recoded(codes_of),
+            floor=self.floor,
+            own=self._own,
+            with_extras=self.with_extras,
+        )
+        return grown, codes_of
+
+    def with_category(self, j: int, key: str | None, count: int) -> CrossedVocabulary:
+        old = self.base.fields[j]
+        known = old.entries.filter(pl.col("category").eq_missing(pl.lit(key, pl.String)))
+        # It counts as often as categories with a row do, or it would have none.
+        count = max(count, self.floor - int(known["count"].sum()))
+        fields = [*self.base.fields]
+        fields[j] = old.counted(key, count, code=None if known["code"].max() else old.size)
+        return self.grown(Vocabulary(self.base.schema, fields))[0]
+
+    def lenient(self) -> CrossedVocabulary:
+        return CrossedVocabulary(
+            *(self.base.lenient(), self.evidence),
+            floor=self.floor,
+            own=self._own,
+            with_extras=self.with_extras,
+        )
+
+    def learned_more(
+        self, evidence: Evidence, counts: np.ndarray, keep: float
+    ) -> CrossedVocabulary:
+        """With other evidence, and fields made of it that were seen so often (all codes of theirs,
+        one field after the other) beside `keep` times as often as before."""
+        own, at = [], 0
+        for words in self._own:
+            seen = counts[at : at + words.size][words.entries["code"].to_numpy()]
+            total = (pl.col("count") * keep).round() + pl.Series("seen", seen)
+            entries = words.entries.with_columns(total.cast(pl.Int64).alias("count"))
+            own.append(replace(words, entries=entries))
+            at += words.size
+        return CrossedVocabulary(
+            *(self.base, evidence),
+            floor=self.floor,
+            own=own,
+            with_extras=self.with_extras,
+        )
 
     def to_bytes(self) -> bytes:
         return Vocabulary(self.schema, [*self.base.fields, *self._own]).to_bytes()
@@ -222,6 +283,16 @@ def _coarser(words: FieldVocabulary, floor: int) -> FieldVocabulary:
     last = pl.col("code").filter(pl.col("count") >= floor).max().fill_null(0)
     code = pl.when(pl.col("code") > last).then(0).otherwise(pl.col("code"))
     return replace(words, entries=words.entries.with_columns(code.cast(pl.Int32).alias("code")))
+
+
+def _rows_first(words: FieldVocabulary, n_rows: int, floor: int) -> np.ndarray:
+    """(size,) a new code for every code: the first n_rows stay, then come categories seen at least
+    `floor` times, then the others"""
+    enough = words.counts()[n_rows:] >= floor
+    order = n_rows + np.argsort(~enough, kind="stable")
+    out = np.arange(words.size, dtype=np.int32)
+    out[order] = np.arange(n_rows, words.size)
+    return out
 
 
 def _numbers(words: Vocabulary) -> dict[str, tuple[int, np.ndarray]]:

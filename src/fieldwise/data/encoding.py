@@ -235,6 +235,7 @@ def encode(
     null_words: Sequence[str] = NULL_WORDS,
     overwrite: bool = False,
     append: bool = False,
+    start: Vocabulary | None = None,
     show: bool | None = False,
     **settings: Any,
 ) -> Store:
@@ -243,10 +244,14 @@ def encode(
     `target` names a column to learn, or several. With `trials` it counts successes (clicks) of so
     many trials (impressions) a row.
     `append=True` adds rows to a store that is there: its codes stay, new categories come after.
+    `start` is a vocabulary whose schema and codes a new store has in the same way.
     `settings` (min_count, unseen, n_bins, pooling, max_values) hold for all fields, `resolutions`
     for numbers; see `infer_schema`.
     """
-    start = None
+    if start is not None:
+        if append or schema is not None:
+            raise SettingError("start has a schema of its own; leave out append and schema")
+        schema = start.schema
     if append:
         store = Store(out)
         if schema is not None:
@@ -285,7 +290,7 @@ def encode(
         else StoreWriter.create(out, widths, overwrite=overwrite)
     )
     with writer:
-        _write(source, schema, writer, start, show=show)
+        _write(source, schema, writer, start, widens=not append, show=show)
     return Store(out)
 
 
@@ -312,9 +317,10 @@ def _write(
     writer: StoreWriter,
     start: Vocabulary | None,
     *,
+    widens: bool,
     show: bool | None,
 ) -> None:
-    learner = Learner(schema, start)
+    learner = Learner(schema, start, widens=widens)
     targets = [_TargetReader(t, may_be_constant=start is not None) for t in schema.targets]
     with disk_errors(writer.path):
         spool = _Spool(writer.path)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ..errors import DataError, FieldwiseError, SchemaError
+from ..errors import DataError, FieldwiseError, NoRows, SchemaError
 from .chunks import CHUNK_ROWS, Chunk
 from .values import number_text
 
@@ -198,7 +198,7 @@ class FrameSource:
         if not self.columns:
             raise DataError("the table has no columns")
         if self.frame.height == 0:
-            raise DataError("the table has no rows")
+            raise NoRows("the table has no rows")
 
     def chunks(self) -> Iterator[Chunk]:
         for start in range(0, self.frame.height, CHUNK_ROWS):
@@ -245,7 +245,7 @@ class LazySource:
                 row += part.height
             n_rows += row
         if n_rows == 0:
-            raise DataError(f"{self.name} has no rows")
+            raise NoRows(f"{self.name} has no rows")
 
 
 def _next(batches: Iterator[pl.DataFrame], name: str) -> pl.DataFrame | None:

@@ -101,11 +101,13 @@ class _Counted:
 class _Lists(_Counted):
     """Counts the values of a list, and how many a row has at most."""
 
-    def __init__(self, field: Field, start: FieldVocabulary | None) -> None:
+    def __init__(
+        self, field: Field, start: FieldVocabulary | None, *, widens: bool = False
+    ) -> None:
         super().__init__(field, start)
-        self._most = field.max_values or MOST_VALUES
+        self._most = max(field.max_values or MOST_VALUES, field.n_slots)
         self._advice = "set max_values to take more"
-        if start is not None:
+        if start is not None and not widens:
             self._most = field.n_slots
             self._advice = "there is no room for more beside what was learned before; begin anew"
 
@@ -224,16 +226,20 @@ class _Linear:
 
 
 class Learner:
-    """Learns every field of a schema; `start` is a vocabulary to grow, whose codes stay."""
+    """Learns every field of a schema; `start` is a vocabulary to grow, whose codes stay, and whose
+    lists may be longer than before where it `widens`."""
 
-    def __init__(self, schema: Schema, start: Vocabulary | None = None) -> None:
+    def __init__(
+        self, schema: Schema, start: Vocabulary | None = None, *, widens: bool = False
+    ) -> None:
         if start is not None and start.schema.names != schema.names:
             raise SchemaError("the schema has other fields than the vocabulary it should grow")
         self.schema = start.schema if start is not None else schema
         olds: Sequence[FieldVocabulary | None] = (
             start.fields if start is not None else [None] * len(schema)
         )
-        self._fields = [_of(f, old) for f, old in zip(self.schema.fields, olds, strict=True)]
+        pairs = zip(self.schema.fields, olds, strict=True)
+        self._fields = [_of(f, old, widens=widens) for f, old in pairs]
         self._lists = [f for f in self._fields if isinstance(f, _Lists)]
         self._plain = [f for f in self._fields if not isinstance(f, _Lists)]
         self._n_ids = sum(isinstance(f, _Counted) for f in self._plain)
@@ -289,9 +295,11 @@ class Learner:
         return [next(counted if isinstance(f, _Counted) else others) for f in self._plain]
 
 
-def _of(field: Field, old: FieldVocabulary | None) -> _Counted | _Binned | _Linear:
+def _of(
+    field: Field, old: FieldVocabulary | None, *, widens: bool
+) -> _Counted | _Binned | _Linear:
     if field.is_list:
-        return _Lists(field, old)
+        return _Lists(field, old, widens=widens)
     if field.is_counted:
         return _Counted(field, old)
     return _Linear(field, old) if field.is_linear else _Binned(field, old)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from ..errors import DataError
+from ..errors import DataError, NoRows
 from .blocks import byte_blocks, is_compressed, text_head
 from .chunks import Chunk
 from .schema import Schema
@@ -89,7 +89,7 @@ class LibffmSource:
                 )
             )
         if not groups:
-            raise DataError(f"{self.name} has no rows")
+            raise NoRows(f"{self.name} has no rows")
         found = (
             pl.concat(groups)
             .group_by("field")

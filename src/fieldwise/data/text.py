@@ -16,7 +16,7 @@ from types import MappingProxyType
 import numpy as np
 import polars as pl
 
-from ..errors import DataError, SchemaError, SettingError
+from ..errors import DataError, NoRows, SchemaError, SettingError
 from .blocks import (
     BOM,
     byte_blocks,
@@ -134,7 +134,7 @@ class TextSource:
             before += done
             n_rows += row
         if n_rows == 0:
-            raise DataError(f"{self.name} has no rows" + (", only a header" * self._header))
+            raise NoRows(f"{self.name} has no rows" + (", only a header" * self._header))
 
     def _same_header(self, path: Path) -> None:
         names = self._read_header(path)

@@ -37,6 +37,7 @@ __all__ = [
     "Vocabulary",
     "bin_entries",
     "integer_vocabulary",
+    "lone",
     "sort_by_value",
 ]
 
@@ -159,6 +160,19 @@ class FieldVocabulary:
         largest = np.finfo(np.float32).max
         value = np.clip((numbers - center) / scale, -largest, largest)
         return np.where(np.isnan(numbers), 1.0, value).astype(np.float32)
+
+    def counted(self, key: str | None, count: int, *, code: int | None = None) -> FieldVocabulary:
+        """With a category seen so many times more; `code` is the one it gets, where it has none."""
+        key_is = pl.col("category").eq_missing(pl.lit(key, pl.String))
+        if self.entries.filter(key_is).is_empty():
+            one = {"category": [key], "code": [code or 0], "count": [count]}
+            return replace(self, entries=pl.concat([self.entries, pl.DataFrame(one, ENTRIES)]))
+        own = pl.col("code") if code is None else pl.lit(code, pl.Int32)
+        changed = self.entries.with_columns(
+            pl.when(key_is).then(own).otherwise(pl.col("code")).alias("code"),
+            pl.when(key_is).then(pl.col("count") + count).otherwise(pl.col("count")).alias("count"),
+        )
+        return replace(self, entries=changed)
 
     @property
     def scaling(self) -> tuple[float, float]:
@@ -307,6 +321,23 @@ class Vocabulary:
             columns.append(f.decode(own[:, 0], None if value is None else value[:, 0]))
         return pl.DataFrame(columns)
 
+    def with_category(self, j: int, key: str | None, count: int) -> Vocabulary:
+        """With a row of its own, the field's last, for a category of field j, seen so many times
+        more than before."""
+        old = self.fields[j]
+        fields = [*self.fields]
+        fields[j] = old.counted(key, count, code=old.size)
+        out = Vocabulary(self.schema, fields)
+        if self._coders is not None:
+            out._coders = [*self._coders]
+            out._coders[j] = _Coder(fields[j])
+        return out
+
+    def lenient(self) -> Vocabulary:
+        """The same, but that a value never seen is no error in any field."""
+        mean = [replace(f, field=replace(f.field, unseen="mean")) for f in self.fields]
+        return Vocabulary(self.schema, mean)
+
     def to_bytes(self) -> bytes:
         """Parquet: field, category, code, count."""
         frames = [
@@ -331,6 +362,13 @@ class Vocabulary:
         if extra:
             raise SchemaError(f"the vocabulary has fields the schema has not: {sorted(extra)}")
         return cls(schema, [FieldVocabulary(f, parts.get(f.name, empty)) for f in schema.fields])
+
+
+def lone(field: Field, key: str | None) -> Vocabulary:
+    """A vocabulary of one field that knows one category: code 1, and all else is unseen."""
+    field = replace(field, unseen="mean")
+    entries = pl.DataFrame({"category": [key], "code": [1], "count": [1]}, schema=ENTRIES)
+    return Vocabulary(Schema(fields=(field,)), [FieldVocabulary(field, entries)])
 
 
 def bin_entries(field: Field, counts: np.ndarray, n_missing: int) -> pl.DataFrame:

@@ -1,0 +1,147 @@
+"""Commands that keep a model fresh: update it with new rows, list its versions, put one back."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .models import Model, _shown
+from .options import AsJson, Data, Device, Format, MinCount, NoQuotes, Quiet, Separator, Threads
+from .options import locate
+
+__all__ = ["rollback", "update", "versions"]
+
+Keep = Annotated[int, typer.Option(min=1, help="Versions kept at most, the latest.")]
+
+
+def update(
+    model: Model,
+    data: Data,
+    forget: Annotated[
+        float, typer.Option(min=0, max=1, help="How much of the old is forgotten.")
+    ] = 0.0,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="At most so many; 1 unless set.")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Adagrad's step; 0.4 times the model's own.")
+    ] = None,
+    validation: Annotated[
+        float | None,
+        typer.Option(help="Share of the new rows held out; a tenth unless they are few."),
+    ] = None,
+    no_validation: Annotated[
+        bool, typer.Option("--no-validation", help="Hold none out.")
+    ] = False,
+    min_count: MinCount = None,
+    allow_drift: Annotated[
+        bool,
+        typer.Option("--allow-drift", help="Go on where many values are new, or all missing."),
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Another folder to write; the model stays as it is.")
+    ] = None,
+    keep: Keep = 5,
+    format: Format = "auto",
+    separator: Separator = None,
+    no_quotes: NoQuotes = False,
+    device: Device = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go on training a model on new rows. The old one is kept as a version."""
+    from ..errors import SettingError
+    from ..train import Running
+    from ..updating import update_saved
+
+    if no_validation and validation is not None:
+        raise SettingError("--validation and --no-validation: choose one of them")
+    about, number = update_saved(
+        model,
+        locate(data),
+        out=out,
+        keep=keep,
+        forget=forget,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        validation=0.0 if no_validation else validation,
+        min_count=min_count,
+        allow_drift=allow_drift,
+        running=Running(
+            device=device or "auto", n_jobs=threads, show=False if quiet or as_json else None
+        ),
+        format=format,
+        separator=separator,
+        quote=not no_quotes,
+    )
+    if as_json:
+        typer.echo(json.dumps({**about, "version": number}, indent=1))
+    elif not quiet:
+        for line in _told(about):
+            typer.echo(line)
+        kept = f"; the one before is version {number}" if number else ""
+        typer.echo(f"{out or model}: {'as it was' if not about['rows'] else 'updated'}{kept}")
+
+
+def _told(about: dict[str, Any]) -> list[str]:
+    """What an update did, for people."""
+    if not about["rows"]:
+        return ["no rows"]
+    new = about["new_categories"]
+    shown = ", ".join(f"{n:,} of {name}" for name, n in list(new.items())[:8])
+    lines = [f"{about['rows']:,} new rows; new categories: {shown or 'none'}"]
+    if about["before"]:
+        lines.append(
+            f"held out: {_shown(about['before'])} before, {_shown(about['after'])} after"
+        )
+        if about["table"] == "kept":
+            lines.append("training on was no better there: the table is kept, counts are added")
+    if "trees" in about:
+        lines.append(f"trees: {about['trees']}")
+    return lines
+
+
+def versions(model: Model, as_json: AsJson = False) -> None:
+    """The versions of a model that are kept, and the one in use."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..versions import facts
+    from ..versions import versions as list_versions
+
+    found = list_versions(model)
+    if as_json:
+        typer.echo(json.dumps([facts(version) for version in found], indent=1))
+        return
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("version", "id", "when", "rows", "updates", "held out"):
+        table.add_column(name, justify="right" if name in ("rows", "updates") else "left")
+    for version in found:
+        table.add_row(
+            version.number or "in use",
+            version.id,
+            version.when.strftime("%Y-%m-%d %H:%M:%S UTC"),
+            f"{version.rows:,}",
+            str(version.updates),
+            _shown(version.metrics),
+        )
+    console.print(table)
+
+
+def rollback(
+    model: Model,
+    to: Annotated[str | None, typer.Option(help="The number of a version; the last one.")] = None,
+    keep: Keep = 5,
+) -> None:
+    """Put a version of a model back, and keep the one it replaces."""
+    from ..versions import rollback as put_back
+
+    found = put_back(model, to, keep=keep)
+    typer.echo(f"{model}: {found.id}, of {found.when:%Y-%m-%d %H:%M:%S UTC}, is back")

@@ -1,0 +1,256 @@
+"""One category's own model with everything else fixed: a row of the table, from a few rows of data.
+
+Given all other rows of the table a score is linear in this one, so what fits best is a small convex
+problem,
+
+    minimise over r   sum_s w_s loss(z_s + x_s (D_s . r), y_s) / noise
+                      + 1/2 sum_t ((r_t - mean_t) / spread_t)^2
+
+where mean and spread are those of the field's rows: a category that is hardly known is like the
+others of its field. Newton's method solves it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from . import maths
+from .errors import DataError, ModelError, SettingError
+from .losses import LOSSES
+from .objective import Head
+
+if TYPE_CHECKING:
+    from .model import FieldwiseModel
+
+__all__ = ["Known", "best_row", "with_category"]
+
+LEAST_SPREAD = 1e-3  # of a field whose rows are all alike
+MOST_STEPS = 100
+PIECE = 2048  # rows taken apart at a time
+GAIN = 1e-13  # of a step, in proportion to what is minimised; less is nothing
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the rows say: design (n, k, P), the scores without it (n, k), targets and weights (n,)"""
+
+    design: np.ndarray
+    base: np.ndarray
+    y: np.ndarray
+    w: np.ndarray
+
+
+def best_row(
+    known: Known, head: Head, mean: np.ndarray, spread: np.ndarray, noise: float = 1.0
+) -> np.ndarray:
+    """(k, P) for the k outputs of a head; mean and spread (k, P)"""
+    loss, (n, k, width) = LOSSES[head.loss], known.design.shape
+    if loss.curvature is None:
+        raise ModelError(f"one category alone cannot be learned with the loss {head.loss!r}")
+    # In units of the spread around the mean the penalty is a circle, and the problem well shaped.
+    design = (known.design * spread).reshape(n, k, width)
+    base = known.base + np.einsum("nkp,kp->nk", known.design, mean)
+    weight = known.w / noise
+
+    def scores(v: np.ndarray) -> np.ndarray:
+        z = base + np.einsum("nkp,kp->nk", design, v.reshape(k, width))
+        return z if head.size > 1 else z[:, 0]
+
+    def value(v: np.ndarray) -> float:
+        return float(weight @ loss.value(scores(v), known.y, head.delta) + v @ v / 2)
+
+    v = np.zeros(k * width)
+    now = value(v)
+    for _ in range(MOST_STEPS):
+        z = scores(v)
+        slope = loss.derivative(z, known.y, head.delta).reshape(n, k) * weight[:, None]
+        bend = loss.curvature(z, known.y, head.delta).reshape(n, k, k) * weight[:, None, None]
+        gradient = np.einsum("nk,nkp->kp", slope, design).reshape(-1) + v
+        step = np.linalg.solve(_hessian(design, bend), gradient)
+        size, gain = 1.0, float(gradient @ step)
+        while gain > 0 and (after := value(v - size * step)) > now - 1e-4 * size * gain:
+            size /= 2
+            if size < 1e-9:
+                break
+        else:
+            if gain > 0:
+                v, now = v - size * step, after
+        if gain <= GAIN * (1 + abs(now)) or size < 1e-9:
+            break
+    return mean + spread * v.reshape(k, width)
+
+
+def _hessian(design: np.ndarray, bend: np.ndarray) -> np.ndarray:
+    """(k P, k P): of the losses, and of the penalty the unit matrix"""
+    _, k, width = design.shape
+    out = np.eye(k * width)
+    for a in range(k):
+        for b in range(a, k):
+            part = design[:, a].T @ (bend[:, a, b, None] * design[:, b])
+            rows, columns = (slice(o * width, (o + 1) * width) for o in (a, b))
+            out[rows, columns] += part
+            if b > a:
+                out[columns, rows] += part.T
+    return out
+
+
+def with_category(model: FieldwiseModel, field: str, value: Any, data: Any) -> FieldwiseModel:
+    """The model with one more category, learned from a table of rows that all have it."""
+    words: Any = getattr(model.vocabulary, "opened", model.vocabulary)
+    j, key = _checked(model, words, field, value)
+    rows = _coded(model, words, j, key, data)
+    # Small matrices: other threads would wait for each other, beside other work for long.
+    with ThreadpoolController().limit(limits=1, user_api="blas"):
+        row = _learned_row(model, j, rows)
+    layout, at, n = model.layout, int(model.layout.offsets[j + 1]), len(rows.x)
+    sizes = list(layout.sizes)
+    sizes[j] += 1
+    moments = model.moments
+    if moments is not None:
+        total = model.settings.get("rows", 0) + n
+        mine = [rows.x.sum() / total, (rows.x**2).sum() / total]
+        moments = np.insert(moments, at, mine, axis=0)
+    return replace(
+        model,
+        vocabulary=words.with_category(j, key, n),
+        layout=replace(layout, sizes=tuple(sizes)),
+        # The rows of values never seen stay too: nothing else may change.
+        rows=np.insert(model.rows, at, row.astype(np.float32), axis=0),
+        moments=moments,
+        _told=set(model._told),
+    )
+
+
+def _checked(model: FieldwiseModel, words: Any, name: str, value: Any) -> tuple[int, str | None]:
+    """The field's number, and the key of the value, which must not have a row yet."""
+    import polars as pl
+
+    from .data.values import as_text, field_keys
+
+    if model.boosted is not None or model.objective.is_vote:
+        what = "trees combine" if model.boosted is not None else "votes decide on"
+        raise ModelError(
+            f"{what} the scores of this model, so they do not add up to the prediction, and one "
+            "category alone cannot be learned; update the model instead"
+        )
+    field = model.schema[name]
+    if not field.is_counted or field.cross:
+        raise SettingError(
+            f"field {name!r} has no categories of its own to add one to: it is made of "
+            f"{'evidence' if field.cross else 'numbers'}"
+        )
+    key = field_keys(field, as_text(pl.Series([value], strict=False)))[0]
+    if key is None and value is not None:
+        raise DataError(f"{value!r} is no value that field {name!r} can take")
+    known = words[name].entries.filter(pl.col("category").eq_missing(pl.lit(key, pl.String)))
+    if known["code"].max():
+        raise SettingError(
+            f"category {value!r} of {name!r} has a model of its own, learned from "
+            f"{known['count'].sum():,} rows; go on from there with update"
+        )
+    return model.schema.names.index(field.name), key
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Coded rows: codes and values (n, S) of all slots but those of the new category, whose value
+    is x (n,); targets (n, heads) and weights (n,)"""
+
+    codes: np.ndarray
+    values: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+    w: np.ndarray
+
+
+def _coded(model: FieldwiseModel, words: Any, j: int, key: str | None, data: Any) -> _Rows:
+    import polars as pl
+
+    from .data.encoding import target_values, weight_values
+    from .data.readers import open_source
+    from .data.schema import check_names, slot_positions
+    from .data.vocabulary import lone
+
+    field, schema = model.schema.fields[j], model.schema
+    source = open_source(data, schema=schema)
+    # A column that is for this field alone need not be there.
+    given = field.column not in source.columns and field.part is None
+    given &= [f.column for f in schema.fields if not f.cross].count(field.column) == 1
+    needed = [*schema.columns, *schema.roles]
+    check_names([c for c in needed if c != field.column or not given], source.columns, "column")
+    alone, place = lone(field, key), slot_positions(schema.slots)[j]
+    if field.unseen == "error":
+        words = words.lenient()
+    parts = []
+    for chunk in source.chunks():
+        if given:
+            column = pl.lit(key, pl.String).alias(field.column)
+            chunk = replace(chunk, frame=chunk.frame.with_columns(column))
+        is_it = alone.encode(chunk)[0] == 1  # (n, slots of the field)
+        if not is_it.any(axis=1).all():
+            row = int(np.argmin(is_it.any(axis=1)))
+            raise DataError(
+                f"{chunk.locate(row)}: column {field.column!r} holds "
+                f"{chunk.frame[field.column][row]!r}, not {key!r}; every row must have it"
+            )
+        codes, values = words.encode(chunk)
+        wide = model._wide(codes, values)
+        wide = np.ones(codes.shape) if wide is None else wide.astype(np.float64)
+        own = wide[:, place.start : place.stop]
+        x = (own * is_it).sum(axis=1)
+        own[is_it] = 0.0
+        codes[:, place.start : place.stop][is_it] = 0
+        parts.append((codes, wide, x, target_values(chunk, schema), weight_values(chunk, schema)))
+    return _Rows(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _learned_row(model: FieldwiseModel, j: int, rows: _Rows) -> np.ndarray:
+    """(R + K,) the new category's row"""
+    layout = model.layout
+    base, slope = _design(model, j, rows)
+    base += model.offsets - np.log(model.settings.get("sampling_rate", 1.0))
+    own = model.table[layout.own(j)].astype(np.float64)
+    mean = model.rows[layout.n_rows + j].astype(np.float64)
+    share = maths.category_shares(layout, model.vocabulary.counts())[layout.own(j)]
+    spread = np.sqrt(share @ (own - mean) ** 2).clip(LEAST_SPREAD)
+    out = np.empty(layout.width)
+    for (head, first, target), noise in zip(model.objective.copies, model._noise(), strict=True):
+        columns = np.array(
+            [
+                [*np.flatnonzero(layout.output == o), layout.n_columns + o]
+                for o in range(first, first + head.size)
+            ]
+        )
+        design = np.stack([slope[:, one] for one in columns], axis=1) * rows.x[:, None, None]
+        known = Known(design, base[:, first : first + head.size], rows.y[:, target], rows.w)
+        squares = _noise(head, known, mean[columns], noise)
+        out[columns] = best_row(known, head, mean[columns], spread[columns], squares)
+    return out
+
+
+def _design(model: FieldwiseModel, j: int, rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Scores without the category (n, K), and what its row's entries are multiplied by (n, R + K)"""
+    layout, parts = model.layout, []
+    at = np.where(rows.codes < 0, layout.n_rows + layout.slot_owner, layout.rows(rows.codes))
+    for start in range(0, len(at), PIECE):
+        piece = slice(start, start + PIECE)
+        table, inside = maths.local(model.rows, at[piece])
+        z, slope = maths.given_others(table, layout, inside, j, rows.values[piece])
+        parts.append((z, np.concatenate([slope, np.ones_like(z)], axis=1)))
+    base, slopes = map(np.concatenate, zip(*parts, strict=True))
+    return base, slopes
+
+
+def _noise(head: Head, known: Known, mean: np.ndarray, rmse: float | None) -> float:
+    """The variance of a number around its score: what the model was found to have, or what these
+    rows have around the field's mean. Losses of classes and counts know their own."""
+    if head.loss not in ("squared", "huber"):
+        return 1.0
+    if rmse is None:
+        z = known.base[:, 0] + known.design[:, 0] @ mean[0]
+        rmse = float(np.sqrt(np.average((known.y - z) ** 2, weights=known.w)))
+    return max(rmse**2, 1e-12)

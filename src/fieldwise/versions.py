@@ -1,0 +1,217 @@
+"""Versions of a model: what stood at MODEL before is kept in MODEL.versions and can be put back.
+
+    clicks.model/             the model
+    clicks.model.versions/
+      0003/                   whole models, the oldest first; hard links where the disk has them
+      0004/
+
+The old model is kept before the new one takes its place, and that happens at one stroke
+(`files.replace_folder`): a kill at any moment leaves a whole model at MODEL.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import fcntl
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import ModelError, SettingError
+from .files import (
+    disk_errors,
+    put_back,
+    read_sealed,
+    replace_folder,
+    swept,
+    sync_folder,
+    temporary_folder,
+)
+from .model import FORMAT, HEADER, FieldwiseModel
+
+__all__ = ["KEEP", "Version", "being_changed", "publish", "rollback", "versions", "workplace"]
+
+KEEP = 5
+NUMBER = re.compile(r"\d{4,}")
+
+
+@dataclass(frozen=True)
+class Version:
+    """A model on disk; `number` is None of the one that stands at MODEL."""
+
+    path: Path
+    number: str | None
+    id: str  # of its content
+    when: dt.datetime  # it was written
+    rows: int  # it was trained on, those of updates among them
+    updates: int
+    metrics: dict[str, float]
+
+    @classmethod
+    def of(cls, path: Path, number: str | None = None) -> Version:
+        body = read_sealed(path / HEADER, newest=FORMAT, what="model", error=ModelError)
+        written = dt.datetime.fromtimestamp((path / HEADER).stat().st_mtime, dt.UTC)
+        rows, updates = body["settings"].get("rows", 0), len(body.get("lineage", []))
+        return cls(path, number, model_id(path), written, rows, updates, body["metrics"])
+
+
+def model_id(path: Path) -> str:
+    """Eight digits that tell a model on disk from any other, by the content of its header, which
+    has the checksums of all its files."""
+    return f"{zlib.crc32((path / HEADER).read_bytes()):08x}"
+
+
+def folder_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.versions")
+
+
+def versions(path: str | Path) -> list[Version]:
+    """Those kept of a model, the oldest first, and the one that stands there at the end."""
+    path = _real(path)
+    put_back(path)
+    kept = [Version.of(folder_of(path) / number, number) for number in _numbers(path)]
+    if not (path / HEADER).is_file():
+        raise ModelError(f"{path} is not a model: it has no {HEADER}" + _advice(kept))
+    return [*kept, Version.of(path)]
+
+
+def _advice(kept: list[Version]) -> str:
+    return f"; put version {kept[-1].number} back with: fieldwise rollback" if kept else ""
+
+
+def _real(path: str | Path) -> Path:
+    """Where a link leads: it is the folder that is replaced, not the link to it."""
+    return Path(os.path.realpath(path))
+
+
+def _numbers(path: Path) -> list[str]:
+    folder = folder_of(path)
+    if not folder.is_dir():
+        return []
+    found = [p.name for p in folder.iterdir() if NUMBER.fullmatch(p.name)]
+    return sorted(found, key=int)
+
+
+@contextmanager
+def being_changed(path: str | Path) -> Iterator[Path]:
+    """The real path of a model that nobody else changes meanwhile; what a kill left is mended."""
+    path = _real(path)
+    with disk_errors(path):
+        folder_of(path).mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder_of(path) / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ModelError(f"{path} is being updated by another process; try later") from error
+        for left in folder_of(path).glob(".*.tmp"):
+            shutil.rmtree(left, ignore_errors=True)
+        put_back(path)
+        swept(path)
+        yield path
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def workplace(path: Path) -> Iterator[Path]:
+    """A folder beside a model that is being changed; what a kill leaves there goes the next time."""
+    work = folder_of(path) / ".work.tmp"
+    with disk_errors(work):
+        work.mkdir()
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def publish(model: FieldwiseModel, path: Path, *, keep: int = KEEP) -> str | None:
+    """Save a model as `path` and keep the one that is there; its number as a version."""
+    if not keep >= 1:
+        raise SettingError(f"keep={keep} must be at least 1")
+    number = _kept(path) if (path / HEADER).is_file() else None
+    model.save(path, overwrite=True)
+    _prune(path, keep)
+    return number
+
+
+def _kept(path: Path) -> str:
+    """The model that stands there as a version, and its number."""
+    numbers = _numbers(path)
+    if numbers and model_id(folder_of(path) / numbers[-1]) == model_id(path):
+        return numbers[-1]  # of a run that was killed before it came to anything
+    number = f"{1 + int(numbers[-1]) if numbers else 1:04}"
+    with disk_errors(folder_of(path)):
+        temporary = folder_of(path) / f".{number}.tmp"
+        _copy(path, temporary)
+        os.rename(temporary, folder_of(path) / number)
+        sync_folder(folder_of(path))
+    return number
+
+
+def _copy(path: Path, out: Path) -> None:
+    """Hard links, as the files of a model are never written to, or copies where there are none."""
+    out.mkdir()
+    for file in path.iterdir():
+        try:
+            os.link(file, out / file.name)
+        except OSError:
+            shutil.copy2(file, out / file.name)
+    sync_folder(out)
+
+
+def _prune(path: Path, keep: int) -> None:
+    for number in _numbers(path)[:-keep]:
+        _removed(folder_of(path) / number)
+
+
+def _removed(version: Path) -> None:
+    """Gone at once: a version is whole or not there."""
+    aside = version.with_name(f".{version.name}.tmp")
+    os.rename(version, aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def rollback(path: str | Path, to: str | int | None = None, *, keep: int = KEEP) -> Version:
+    """Put a version back, the last unless `to` says which, and keep the model it replaces."""
+    with being_changed(path) as path:
+        numbers = _numbers(path)
+        if not numbers:
+            raise SettingError(f"{path} has no versions; there is nothing to put back")
+        number = numbers[-1] if to is None else _chosen(str(to), numbers, path)
+        version = folder_of(path) / number
+        FieldwiseModel.load(version)  # or an error: it is whole
+        with disk_errors(path):
+            temporary = temporary_folder(path)
+            _copy(version, temporary)
+            if (path / HEADER).is_file() and model_id(path) != model_id(version):
+                _kept(path)
+            replace_folder(temporary, path)
+            _removed(version)
+            _prune(path, keep)
+        return Version.of(path)
+
+
+def _chosen(to: str, numbers: list[str], path: Path) -> str:
+    for number in numbers:
+        if to.isdigit() and int(number) == int(to):
+            return number
+    raise SettingError(f"{path} has no version {to}; it has {', '.join(numbers)}")
+
+
+def facts(version: Version) -> dict[str, Any]:
+    """A version as JSON has it."""
+    return {
+        "version": version.number,
+        "id": version.id,
+        "when": version.when.isoformat(timespec="seconds"),
+        "rows": version.rows,
+        "updates": version.updates,
+        "metrics": version.metrics,
+    }
