@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,11 +70,12 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """All of it or nothing: a temporary name, synced, then renamed over."""
+def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """All of it or nothing: a temporary name, synced, then renamed over. Content may come in
+    pieces."""
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
-        file.write(content)
+        file.writelines([content] if isinstance(content, bytes) else content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)

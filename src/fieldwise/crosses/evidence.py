@@ -182,6 +182,15 @@ class Evidence:
             evidence[met, k] = known.total[at[met]] / (count[:, None] + self.shrink[k])
         return Fitted(evidence, seen)
 
+    def tables(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of every cross its crossed categories, codes (g, k), and what they say of new rows,
+        (g, T)."""
+        pairs = zip(self._known, self.shrink, strict=True)
+        return [
+            (known.codes, (known.total / (known.count[:, None] + a)).astype(np.float32))
+            for known, a in pairs
+        ]
+
     def to_bytes(self) -> bytes:
         """Parquet: cross, codes, count, total."""
         import polars as pl

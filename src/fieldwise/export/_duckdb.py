@@ -1,0 +1,94 @@
+"""How DuckDB says it: macros, lists and their inner products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from .dialects import DAY, INFINITE, NUMBER, Dialect, Functions, ListField, Term
+
+__all__ = ["DuckDB"]
+
+
+class DuckDB(Dialect):
+    name = "duckdb"
+    brackets = "[]"
+    functions: ClassVar[Functions] = {
+        "parsed": (
+            *("text", "float8"),
+            f"CASE WHEN v ~ {NUMBER} THEN CAST(v AS float8) {INFINITE} END",
+        ),
+        "exact": ("float8", "text", "CAST(v AS text)"),
+        "number": (  # a number is taken as it is: the text of a real is another
+            *("any", "float8"),
+            "CASE WHEN CAST(v AS text) ~ '^-?[0-9]+([.][0-9]+)?$' THEN CAST(v AS float8) "
+            "ELSE <meant>(<trimmed>(CAST(v AS text))) END",
+        ),
+        "weekday": (
+            *("text", "text"),
+            f"CASE WHEN v ~ {DAY} THEN CAST(isodow(TRY_CAST(v AS date)) AS text) END",
+        ),
+    }
+
+    def same_name(self, name: str) -> str:
+        return name.casefold()
+
+    def definitions(self, terms: Sequence[Term]) -> list[str]:
+        return [
+            f"CREATE OR REPLACE MACRO {self.named(name)}(v) AS {body};"
+            for name, (_, _, body) in self.bodies().items()
+        ]
+
+    def list_of(self, items: Sequence[str]) -> str:
+        return f"[{', '.join(items)}]"
+
+    def bin(self, number: str, edges: Sequence[str]) -> str:
+        return f"1 + len([e FOR e IN CAST({self.list_of(edges)} AS float8[]) IF e <= {number}])"
+
+    def list_join(self, lists: ListField, n_outputs: int) -> str:
+        outputs = range(1, n_outputs + 1)
+        names = [f"{part}_{o}" for o in outputs for part in ("own", "others", "bias")]
+        row = ", ".join([f"'value': {lists.value}", *(f"'{name}': r.{name}" for name in names)])
+        return (
+            f"LEFT JOIN LATERAL (SELECT CASE WHEN count(*) = count(r.bias_1) "
+            f"THEN list({{{row}}}) END AS items\n"
+            f"  FROM (SELECT unnest({lists.items}) AS item,\n"
+            f"    generate_subscripts({lists.items}, 1) AS place,\n"
+            f"    len({lists.items}) AS size, {lists.is_missing} AS is_missing) AS i\n"
+            f"  {lists.found}\n"
+            f"  WHERE i.place <= {lists.most}) AS {lists.alias} ON true"
+        )
+
+    def score(self, output: int, terms: Sequence[Term], offset: str) -> str:
+        o = output
+        own = f"flatten([{', '.join(self._own(term, o) for term in terms)}])"
+        ranked = any(term.rank for term in terms)
+        parts = [offset]
+        for term in terms:
+            row = "s" if term.is_list else term.row
+            one = f"{row}.bias_{o}"
+            if ranked:
+                one = f"({one} + list_inner_product({row}.others_{o}, {own}))"
+            if term.is_list:
+                one = f"list_sum([s.value * {one} FOR s IN {term.row}.items])"
+            parts.append(f"{term.value} * {one}" if term.value else one)
+        return "\n  + ".join(parts)
+
+    @staticmethod
+    def _own(term: Term, o: int) -> str:
+        if term.is_list:
+            each = f"list_sum([s.value * s.own_{o}[k] FOR s IN {term.row}.items])"
+            found = f"[coalesce({each}, 0) FOR k IN range(1, {term.rank + 1})]"
+            return f"CAST({found} AS real[])"
+        if term.value and term.rank:
+            return f"CAST([v * {term.value} FOR v IN {term.row}.own_{o}] AS real[])"
+        return f"{term.row}.own_{o}"
+
+    def z(self, output: int) -> str:
+        return self.named(f"z_{output}")
+
+    def select(self, kept: str, scores: Sequence[str], shown: Sequence[str], source: str) -> str:
+        inner = [kept, *(f"{score} AS {self.z(o)}" for o, score in enumerate(scores, 1))]
+        hidden = ", ".join(self.z(o) for o in range(1, len(scores) + 1))
+        outer = ", ".join([f"* EXCLUDE ({hidden})", *shown])
+        return f"SELECT {outer}\nFROM (SELECT {f',{chr(10)}  '.join(inner)}\n{source})"

@@ -1,0 +1,131 @@
+"""A model field by field, as files that score without fieldwise need it: what a value's code is,
+which rows of the table a field owns, and what crossed categories say."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from ..data.schema import Field
+from ..data.vocabulary import UNSEEN_CODE
+from ..errors import ModelError
+from ..model import FieldwiseModel
+
+__all__ = [
+    "REFUSED_CODE",
+    "Cross",
+    "Output",
+    "Part",
+    "check_sum",
+    "crosses_of",
+    "identity",
+    "outputs_of",
+    "parts_of",
+]
+
+REFUSED_CODE = -2  # a value that the model refuses
+
+
+@dataclass(frozen=True)
+class Part:
+    """One field. A code past `size`, of a category that only crosses tell apart, has row 0."""
+
+    number: int
+    field: Field
+    size: int
+    missing: int  # the code of no value
+    unseen: int  # the code of a value never seen
+    words: pl.DataFrame  # category, code; of a field of numbers empty
+    evidence: int | None = None  # of a field made of evidence, which of its columns
+
+
+@dataclass(frozen=True)
+class Cross:
+    """The fields of a cross, codes (g, k) of its crossed categories and what they say (g, T)."""
+
+    fields: tuple[int, ...]
+    codes: np.ndarray
+    evidence: np.ndarray
+
+
+@dataclass(frozen=True)
+class Output:
+    """A score: of a head (which is the `head`-th), and what to call it and its prediction."""
+
+    head: int
+    score: str
+    prediction: str
+
+
+def check_sum(model: FieldwiseModel, to: str) -> None:
+    """Refuse models whose prediction is more than a sum of fields and pairs of them."""
+    if model.boosted is not None:
+        raise ModelError(
+            f"the model ends in boosted trees (preset 'best'), which {to} cannot carry; export "
+            "to ONNX instead, or train with the preset 'glass'"
+        )
+    if model.objective.is_vote:
+        raise ModelError(
+            f"the model's fields vote (combine={model.objective.combine!r}), which {to} cannot "
+            "carry; train with combine='sum'"
+        )
+    if model.layout.component != "linear":
+        raise ModelError(
+            f"the model's component is {model.layout.component!r}, which {to} cannot carry; train "
+            "with component='linear'"
+        )
+
+
+def identity(model: FieldwiseModel) -> str:
+    """What tells one model from another: 16 digits of a checksum of all that it predicts by."""
+    found = hashlib.sha256(model.schema.to_json().encode())
+    found.update(np.ascontiguousarray(model.rows).data)
+    found.update(model.offsets.tobytes())
+    found.update(model.vocabulary.to_bytes())
+    return found.hexdigest()[:16]
+
+
+def parts_of(model: FieldwiseModel) -> list[Part]:
+    """Every field of the model, those of the table first, then those made of evidence."""
+    words: Any = model.vocabulary
+    base = words.base.fields if words.evidence is not None else words.fields
+    out = []
+    for i, (field, size) in enumerate(zip(model.schema.fields, model.layout.sizes, strict=True)):
+        if field.cross:
+            at = (i - len(base)) % words.evidence.shrink.size
+            nothing = pl.DataFrame(schema={"category": pl.String, "code": pl.Int32})
+            out.append(Part(i, field, size, UNSEEN_CODE, UNSEEN_CODE, nothing, at))
+            continue
+        unseen = {"mean": UNSEEN_CODE, "rare": 0, "error": REFUSED_CODE}[field.unseen]
+        missing = 1 if field.is_linear else base[i].missing_code
+        known = base[i].entries.drop_nulls("category").select("category", "code")
+        known = known if field.is_counted else known.clear()
+        out.append(Part(i, field, size, unseen if missing < 0 else missing, unseen, known))
+    return out
+
+
+def crosses_of(model: FieldwiseModel) -> list[Cross]:
+    """The model's crosses, by the numbers of their fields."""
+    words: Any = model.vocabulary
+    if words.evidence is None:
+        return []
+    names = model.schema.names
+    triples = zip(words.parents, words.evidence.tables(), strict=True)
+    return [Cross(tuple(map(names.index, fields)), *found) for fields, found in triples]
+
+
+def outputs_of(model: FieldwiseModel) -> list[Output]:
+    """Every score, named as predictions that are written are."""
+    out = []
+    several = len(model.objective.heads) > 1
+    pairs = zip(model.objective.heads, model.schema.targets, strict=True)
+    for number, (head, target) in enumerate(pairs):
+        name = f"{target.column}_" if several else ""
+        kind = "probability" if head.is_class else "prediction"
+        labels = [f"_{c}" for c in target.classes] if head.size > 1 else [""]
+        out += [Output(number, f"{name}score{x}", f"{name}{kind}{x}") for x in labels]
+    return out
