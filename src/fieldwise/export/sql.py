@@ -149,7 +149,7 @@ class _Script:
         """A line a category; those that hold what a client may change are spelt out."""
         table = self._dialect.named("categories")
         words = part.words.rows()
-        plain = [f"{code}:{word}" for word, code in words if word.isprintable()]
+        plain = [f"{code}:{word}" for word, code in words if _is_plain(word)]
         category = "substr(line, strpos(line, ':') + 1)"
         if part.field.part is None and part.field.dtype in ("integer", "float"):
             category = self._dialect.call("key", category)  # as the database writes numbers
@@ -159,7 +159,7 @@ class _Script:
         odd = [
             f"({part.number + 1}, {_spelt(word)}, {code})"
             for word, code in words
-            if not word.isprintable() and not ("\0" in word and self._dialect.name == "postgres")
+            if not _is_plain(word) and not ("\0" in word and self._dialect.name == "postgres")
         ]
         for start in range(0, len(odd), ODD_BATCH):
             values = ",\n".join(odd[start : start + ODD_BATCH])
@@ -251,8 +251,13 @@ def _inserts(head: str, lines: Sequence[str]) -> Iterator[str]:
             start, size = k + 1, 0
 
 
+def _is_plain(text: str) -> bool:
+    """True of what no client and no editor changes."""
+    return text.isprintable() and text == text.strip()
+
+
 def _spelt(text: str) -> str:
-    """A text as an expression in which nothing is left that a client or an editor may change."""
+    """A text as an expression that nothing changes."""
     parts, run = [], ""
     for letter in text:
         if letter.isprintable():
