@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from databases import Database, duckdb_in_memory, postgres, postgres_server, psql
@@ -128,6 +128,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+@settings(phases=[Phase.explicit, Phase.generate])  # to shrink takes minutes, by way of databases
 @given(data=st.data())
 def test_odd_values(connections: list[Database], data: st.DataObject) -> None:
     """Null where the model refuses the value; a row for every column that is odd."""
@@ -137,8 +138,8 @@ def test_odd_values(connections: list[Database], data: st.DataObject) -> None:
     expected = [score_or_none(model_of("glass"), row) for row in rows]
     for database in connections:
         database.fill("input", list(TEXTS), rows)
-        found = scores(database)
-        assert close(found, expected), (database.dialect, rows, found, expected)
+        pairs = zip(rows, scores(database), expected, strict=True)
+        assert [pair for pair in pairs if not close(*[[z] for z in pair[1:]])] == []
 
 
 def test_short_numbers_keep_their_value(database: Database, tmp_path: Path) -> None:

@@ -42,8 +42,13 @@ class DuckDB(Dialect):
     def list_of(self, items: Sequence[str]) -> str:
         return f"[{', '.join(items)}]"
 
+    def size(self, items: str) -> str:
+        return f"len({items})"
+
     def bin(self, number: str, edges: Sequence[str]) -> str:
-        return f"1 + len([e FOR e IN CAST({self.list_of(edges)} AS float8[]) IF e <= {number}])"
+        edge = self.named("edge")
+        every = f"CAST({self.list_of(edges)} AS float8[])"
+        return f"1 + len([{edge} FOR {edge} IN {every} IF {edge} <= {number}])"
 
     def list_join(self, lists: ListField, n_outputs: int) -> str:
         outputs = range(1, n_outputs + 1)
@@ -54,34 +59,33 @@ class DuckDB(Dialect):
             f"THEN list({{{row}}}) END AS items\n"
             f"  FROM (SELECT unnest({lists.items}) AS item,\n"
             f"    generate_subscripts({lists.items}, 1) AS place,\n"
-            f"    len({lists.items}) AS size, {lists.is_missing} AS is_missing) AS i\n"
-            f"  {lists.found}\n"
-            f"  WHERE i.place <= {lists.most}) AS {lists.alias} ON true"
+            f"    {self.size(lists.items)} AS size, {lists.is_missing} AS is_missing) AS i\n"
+            f"  {lists.found}) AS {lists.alias} ON true"
         )
 
     def score(self, output: int, terms: Sequence[Term], offset: str) -> str:
-        o = output
-        own = f"flatten([{', '.join(self._own(term, o) for term in terms)}])"
+        o, item = output, self.named("item")  # a column of the user's may have any other name
+        own = f"flatten({self.list_of([self._own(term, o) for term in terms])})"
         ranked = any(term.rank for term in terms)
         parts = [offset]
         for term in terms:
-            row = "s" if term.is_list else term.row
+            row = item if term.is_list else term.row
             one = f"{row}.bias_{o}"
             if ranked:
                 one = f"({one} + list_inner_product({row}.others_{o}, {own}))"
             if term.is_list:
-                one = f"list_sum([s.value * {one} FOR s IN {term.row}.items])"
+                one = f"list_sum([{item}.value * {one} FOR {item} IN {term.row}.items])"
             parts.append(f"{term.value} * {one}" if term.value else one)
         return "\n  + ".join(parts)
 
-    @staticmethod
-    def _own(term: Term, o: int) -> str:
+    def _own(self, term: Term, o: int) -> str:
+        item, k = self.named("item"), self.named("k")
         if term.is_list:
-            each = f"list_sum([s.value * s.own_{o}[k] FOR s IN {term.row}.items])"
-            found = f"[coalesce({each}, 0) FOR k IN range(1, {term.rank + 1})]"
+            each = f"list_sum([{item}.value * {item}.own_{o}[{k}] FOR {item} IN {term.row}.items])"
+            found = f"[coalesce({each}, 0) FOR {k} IN range(1, {term.rank + 1})]"
             return f"CAST({found} AS real[])"
         if term.value and term.rank:
-            return f"CAST([v * {term.value} FOR v IN {term.row}.own_{o}] AS real[])"
+            return f"CAST([{item} * {term.value} FOR {item} IN {term.row}.own_{o}] AS real[])"
         return f"{term.row}.own_{o}"
 
     def z(self, output: int) -> str:

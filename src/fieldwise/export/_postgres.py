@@ -63,7 +63,7 @@ class Postgres(Dialect):
     def definitions(self, terms: Sequence[Term]) -> list[str]:
         made = [(name, *facts) for name, facts in self.bodies().items()]
         made += [("number", takes, "float8", body) for takes, body in self.more]
-        out = ["SET LOCAL check_function_bodies = off;"]  # of functions that come later
+        out = []
         for name, takes, gives, body in made:
             out.append(
                 f"CREATE OR REPLACE FUNCTION {self.named(name)}(v {takes}) RETURNS {gives} "
@@ -106,6 +106,9 @@ class Postgres(Dialect):
     def list_of(self, items: Sequence[str]) -> str:
         return f"ARRAY[{', '.join(items)}]"
 
+    def size(self, items: str) -> str:
+        return f"cardinality({items})"
+
     def bin(self, number: str, edges: Sequence[str]) -> str:
         return f"1 + width_bucket({number}, CAST({self.list_of(edges)} AS float8[]))"
 
@@ -122,13 +125,12 @@ class Postgres(Dialect):
                 f"(SELECT CASE WHEN count(*) = count(bias_{o}) THEN sum(value * bias_{o}) END "
                 f"FROM found) AS bias_{o}"
             )
-        size = f"array_length({lists.items}, 1)"
         return (
             f"LEFT JOIN LATERAL (WITH found AS (SELECT {lists.value} AS value, r.*\n"
-            f"  FROM (SELECT item, place, {size} AS size, {lists.is_missing} AS is_missing\n"
+            f"  FROM (SELECT item, place, {self.size(lists.items)} AS size,\n"
+            f"    {lists.is_missing} AS is_missing\n"
             f"    FROM unnest({lists.items}) WITH ORDINALITY AS u(item, place)) AS i\n"
-            f"  {lists.found}\n"
-            f"  WHERE i.place <= {lists.most})\n"
+            f"  {lists.found})\n"
             f"  SELECT {(',' + chr(10) + '    ').join(columns)}) AS {lists.alias} ON true"
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from typing import ClassVar
 
 from ..data.values import NO_NUMBER
@@ -31,9 +32,10 @@ WHITE = [*range(9, 14), 32, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)]
 WHITE += [0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
 MISSING_WORDS = ", ".join(f"'{word}'" for word in NO_NUMBER)
 
+USED = re.compile("<([a-z_]+)>")
 Functions = Mapping[str, tuple[str, str, str]]  # name: type of v, type returned, expression
 
-# <name> is another of them. Each is small, for its argument is written out where it is used.
+# <name> is another function. Each is small, for its argument is written out where it is used.
 SHARED: Functions = {
     "trimmed": ("text", "text", "trim(v, " + " || ".join(f"chr({c})" for c in WHITE) + ")"),
     "digits": (  # of a whole number: -007.0 is -7
@@ -112,7 +114,6 @@ class ListField:
     is_missing: str
     found: str
     value: str
-    most: int
 
 
 class Dialect:
@@ -132,13 +133,15 @@ class Dialect:
         return f"{self.named(name)}({argument})"
 
     def bodies(self) -> Functions:
-        """Every function, with the names of others filled in."""
+        """Every function after those it uses, with their names filled in."""
 
         def filled(body: str) -> str:
-            return re.sub("<([a-z_]+)>", lambda found: self.named(found[1]), body)
+            return USED.sub(lambda found: self.named(found[1]), body)
 
         every = {**SHARED, **self.functions}
-        return {name: (takes, gives, filled(body)) for name, (takes, gives, body) in every.items()}
+        uses = {name: USED.findall(body) for name, (_, _, body) in every.items()}
+        order = TopologicalSorter(uses).static_order()
+        return {name: (*every[name][:2], filled(every[name][2])) for name in order}
 
     def same_name(self, name: str) -> str:
         """What two names have in common that the database takes for one."""
@@ -157,6 +160,9 @@ class Dialect:
         return []
 
     def list_of(self, items: Sequence[str]) -> str:
+        raise NotImplementedError
+
+    def size(self, items: str) -> str:
         raise NotImplementedError
 
     def bin(self, number: str, edges: Sequence[str]) -> str:

@@ -246,8 +246,10 @@ class _Field:
             items = [item.strip(WHITE) if isinstance(item, str) else item for item in items]
             if "" in items:
                 raise ValueError(f"{value!r} has an empty value beside a {separator!r}")
+        if len(items) > most and self.about["unseen"] < -1:
+            raise ValueError(f"{value!r} has more values than the longest of training, {most}")
         share = 1 / np.float32(min(len(items), most)) if self.about["pooling"] == "mean" else 1.0
-        return [(self._counted(item), float(share)) for item in items[:most]]
+        return [(self._counted(item), float(share)) for item in items][:most]
 
 
 class _Model:

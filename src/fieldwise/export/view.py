@@ -167,27 +167,31 @@ def _list_field(dialect: Dialect, part: Part) -> ListField:
     field, column = part.field, _column(part)
     missing, text = f"{column} IS NULL", "i.item"
     items = f"CAST({column} AS text[])"
+    empty = f" OR {dialect.size(items)} = 0"  # which is refused, as a null in a list is
     gone = f"WHEN {text} IS NULL THEN {REFUSED_CODE} "
     if field.separator is not None:
         missing += f" OR {dialect.call('trimmed', _text(part))} = ''"
-        items = f"string_to_array({_text(part)}, {literal(field.separator)})"
+        items, empty = f"string_to_array({_text(part)}, {literal(field.separator)})", ""
         text = dialect.call("trimmed", text)
         gone += f"WHEN {text} = '' THEN {REFUSED_CODE} "
+    if part.unseen == REFUSED_CODE:
+        gone += f"WHEN i.size > {field.n_slots} THEN {REFUSED_CODE} "
     nothing = dialect.list_of(["CAST(NULL AS text)"])
     code = (
         f"CASE WHEN i.is_missing THEN {part.missing} {gone}"
         f"ELSE coalesce(c.code, {_without(dialect, part, text)}) END"
     )
+    share = "1e0" if field.pooling == "sum" else f"1e0 / least(i.size, {field.n_slots})"
     key = _key(dialect, field, text)
     category = f"c.field = {part.number + 1} AND c.category = {key}"
     return ListField(
         alias=_alias("l", part),
-        items=f"CASE WHEN {missing} THEN {nothing} ELSE {items} END",
+        items=f"CASE WHEN {missing}{empty} THEN {nothing} ELSE {items} END",
         is_missing=missing,
         found=f"LEFT JOIN {dialect.named('categories')} AS c ON {category}\n  "
         + _row_join(dialect, part, code, "r"),
-        value="1e0" if field.pooling == "sum" else f"1e0 / least(i.size, {field.n_slots})",
-        most=field.n_slots,
+        # Of a list that is longer the first so many count, and yet all are looked at.
+        value=f"CASE WHEN i.place > {field.n_slots} THEN 0e0 ELSE {share} END",
     )
 
 
