@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from .dialects import DAY, INFINITE, NUMBER, Dialect, Functions, ListField, Term
+from .dialects import (
+    DAY,
+    INFINITE,
+    NUMBER,
+    Dialect,
+    Functions,
+    ListField,
+    Query,
+    Term,
+    identifier,
+)
 
 __all__ = ["DuckDB"]
 
@@ -63,20 +73,49 @@ class DuckDB(Dialect):
             f"  {lists.found}) AS {lists.alias} ON true"
         )
 
-    def score(self, output: int, terms: Sequence[Term], offset: str) -> str:
-        o, item = output, self.named("item")  # a column of the user's may have any other name
-        own = f"flatten({self.list_of([self._own(term, o) for term in terms])})"
+    def step(
+        self, source: str, number: int, joins: Sequence[str], columns: Mapping[str, str]
+    ) -> str:
+        made = [f"{expression} AS {self.named(name)}" for name, expression in columns.items()]
+        inner = ",\n  ".join(["t.*", *made])
+        return "\n".join([f"FROM (SELECT {inner}", source, *joins]) + ") AS t"
+
+    def ref(self, name: str, number: int) -> str:
+        return f"t.{self.named(name)}"
+
+    def score(
+        self, query: Query, joins: Sequence[str], terms: Sequence[Term], offsets: Sequence[str]
+    ) -> list[str]:
+        """The own entries first, so that they are put together once a row."""
+        outputs = range(1, len(offsets) + 1)
         ranked = any(term.rank for term in terms)
-        parts = [offset]
-        for term in terms:
-            row = item if term.is_list else term.row
-            one = f"{row}.bias_{o}"
-            if ranked:
-                one = f"({one} + list_inner_product({row}.others_{o}, {own}))"
-            if term.is_list:
-                one = f"list_sum([{item}.value * {one} FOR {item} IN {term.row}.items])"
-            parts.append(f"{term.value} * {one}" if term.value else one)
-        return "\n  + ".join(parts)
+        columns = {}
+        for j, term in enumerate(terms, 1):
+            names = [f"{kind}_{o}" for o in outputs for kind in ("bias", "others")]
+            columns |= {f"{name}_{j}": f"{term.row}.{name}" for name in names if not term.is_list}
+            columns |= {f"items_{j}": f"{term.row}.items"} if term.is_list else {}
+            columns |= {f"value_{j}": term.value} if term.value else {}
+        for o in outputs:
+            columns[f"own_{o}"] = f"flatten({self.list_of([self._own(term, o) for term in terms])})"
+        query.step(joins, columns)
+        found = {}
+        for o, offset in zip(outputs, offsets, strict=True):
+            own = query.ref(f"own_{o}") if ranked else None
+            parts = [self._term(query, term, j, o, own) for j, term in enumerate(terms, 1)]
+            found[f"z_{o}"] = "\n  + ".join([offset, *parts])
+        query.step([], found)
+        return [query.ref(name) for name in found]
+
+    def _term(self, query: Query, term: Term, j: int, o: int, own: str | None) -> str:
+        def sum_of(bias: str, others: str) -> str:
+            return f"({bias} + list_inner_product({others}, {own}))" if own else bias
+
+        if term.is_list:
+            item = self.named("item")  # a column of the user's may have any other name
+            one = sum_of(f"{item}.bias_{o}", f"{item}.others_{o}")
+            return f"list_sum([{item}.value * {one} FOR {item} IN {query.ref(f'items_{j}')}])"
+        one = sum_of(query.ref(f"bias_{o}_{j}"), query.ref(f"others_{o}_{j}"))
+        return f"{query.ref(f'value_{j}')} * {one}" if term.value else one
 
     def _own(self, term: Term, o: int) -> str:
         item, k = self.named("item"), self.named("k")
@@ -88,11 +127,7 @@ class DuckDB(Dialect):
             return f"CAST([{item} * {term.value} FOR {item} IN {term.row}.own_{o}] AS real[])"
         return f"{term.row}.own_{o}"
 
-    def z(self, output: int) -> str:
-        return self.named(f"z_{output}")
-
-    def select(self, kept: str, scores: Sequence[str], shown: Sequence[str], source: str) -> str:
-        inner = [kept, *(f"{score} AS {self.z(o)}" for o, score in enumerate(scores, 1))]
-        hidden = ", ".join(self.z(o) for o in range(1, len(scores) + 1))
-        outer = ", ".join([f"* EXCLUDE ({hidden})", *shown])
-        return f"SELECT {outer}\nFROM (SELECT {f',{chr(10)}  '.join(inner)}\n{source})"
+    def select(self, query: Query, key: Sequence[str], shown: Sequence[str]) -> str:
+        hidden = ", ".join(map(self.named, query.names))
+        kept = [f"t.{identifier(name)}" for name in key] or [f"t.* EXCLUDE ({hidden})"]
+        return f"SELECT {', '.join([*kept, *shown])}\n{query.source}"

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from .dialects import DAY, INFINITE, NUMBER, Dialect, Functions, ListField, Term, literal
+from .dialects import (
+    DAY,
+    INFINITE,
+    NUMBER,
+    Dialect,
+    Functions,
+    ListField,
+    Query,
+    Term,
+    identifier,
+    literal,
+)
 
 __all__ = ["Postgres"]
 
@@ -74,7 +85,7 @@ class Postgres(Dialect):
     def _product(self, terms: Sequence[Term]) -> str:
         """sum_t own_t sum_j x_j others_jt. A loop takes an array apart once, not at every entry."""
         others = [
-            f"x[{j}] * others[{j}][t]" if term.value else f"others[{j}][t]"
+            f"x[{j}] * others[{j}][t]" if term.value is not None else f"others[{j}][t]"
             for j, term in enumerate(terms, 1)
         ]
         body = (
@@ -134,8 +145,25 @@ class Postgres(Dialect):
             f"  SELECT {(',' + chr(10) + '    ').join(columns)}) AS {lists.alias} ON true"
         )
 
-    def score(self, output: int, terms: Sequence[Term], offset: str) -> str:
-        o = output
+    def step(
+        self, source: str, number: int, joins: Sequence[str], columns: Mapping[str, str]
+    ) -> str:
+        made = ",\n  ".join(f"{expression} AS {name}" for name, expression in columns.items())
+        # OFFSET 0 has a column worked out once, not wherever it is used.
+        step = f"CROSS JOIN LATERAL (SELECT {made}\n  OFFSET 0) AS s{number}"
+        return "\n".join([source, *joins, *([step] if columns else [])])
+
+    def ref(self, name: str, number: int) -> str:
+        return f"s{number}.{name}"
+
+    def score(
+        self, query: Query, joins: Sequence[str], terms: Sequence[Term], offsets: Sequence[str]
+    ) -> list[str]:
+        columns = {f"z_{o}": self._sum(terms, o, offset) for o, offset in enumerate(offsets, 1)}
+        query.step(joins, columns)
+        return [query.ref(name) for name in columns]
+
+    def _sum(self, terms: Sequence[Term], o: int, offset: str) -> str:
         parts = [offset]
         for term in terms:
             bias = f"{term.row}.bias_{o}"
@@ -159,13 +187,6 @@ class Postgres(Dialect):
             )
         return f"{term.row}.own_{o}"
 
-    def z(self, output: int) -> str:
-        return f"z.z_{output}"
-
-    def select(self, kept: str, scores: Sequence[str], shown: Sequence[str], source: str) -> str:
-        inner = ",\n  ".join(f"{score} AS z_{o}" for o, score in enumerate(scores, 1))
-        # OFFSET 0 has a score computed once, not wherever it is used.
-        return (
-            f"SELECT {', '.join([kept, *shown])}\n{source}\n"
-            f"CROSS JOIN LATERAL (SELECT {inner}\n  OFFSET 0) AS z"
-        )
+    def select(self, query: Query, key: Sequence[str], shown: Sequence[str]) -> str:
+        kept = [f"t.{identifier(name)}" for name in key] or ["t.*"]
+        return f"SELECT {', '.join([*kept, *shown])}\n{query.source}"

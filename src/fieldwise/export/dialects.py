@@ -22,6 +22,7 @@ __all__ = [
     "Dialect",
     "Functions",
     "ListField",
+    "Query",
     "Term",
     "identifier",
     "literal",
@@ -172,15 +173,46 @@ class Dialect:
     def list_join(self, lists: ListField, n_outputs: int) -> str:
         raise NotImplementedError
 
-    def score(self, output: int, terms: Sequence[Term], offset: str) -> str:
-        """sum over fields j of x_j (bias_j + others_j . own), own being all fields' own entries one
-        after the other, each times its x; plus the offset"""
+    def step(
+        self, source: str, number: int, joins: Sequence[str], columns: Mapping[str, str]
+    ) -> str:
+        """What follows FROM, once these were joined and these columns worked out."""
         raise NotImplementedError
 
-    def z(self, output: int) -> str:
-        """What an output's score is called in what `select` shows."""
+    def ref(self, name: str, number: int) -> str:
+        """A column that a step worked out, in what comes after."""
         raise NotImplementedError
 
-    def select(self, kept: str, scores: Sequence[str], shown: Sequence[str], source: str) -> str:
-        """The columns to keep and to show, given the expressions of all scores."""
+    def score(
+        self, query: Query, joins: Sequence[str], terms: Sequence[Term], offsets: Sequence[str]
+    ) -> list[str]:
+        """Take the query on to the score of every output: the sum over fields j of
+        x_j (bias_j + others_j . own), own being all fields' own entries one after the other, each
+        times its x; plus the offset."""
         raise NotImplementedError
+
+    def select(self, query: Query, key: Sequence[str], shown: Sequence[str]) -> str:
+        """The query that shows these columns of the user's table (all, if none), and these."""
+        raise NotImplementedError
+
+
+class Query:
+    """A query in the making, from `t`, the user's table."""
+
+    def __init__(self, dialect: Dialect, table: str) -> None:
+        self.dialect = dialect
+        self.source = f"FROM {table} AS t"
+        self._made: dict[str, int] = {}  # columns, and the step that made each
+        self._steps = 0
+
+    def step(self, joins: Sequence[str], columns: Mapping[str, str]) -> None:
+        self._steps += 1
+        self.source = self.dialect.step(self.source, self._steps, joins, columns)
+        self._made |= dict.fromkeys(columns, self._steps)
+
+    def ref(self, name: str) -> str:
+        return self.dialect.ref(name, self._made[name])
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._made)

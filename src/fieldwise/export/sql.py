@@ -27,9 +27,9 @@ from ..files import disk_errors, write_atomically
 from ..model import FieldwiseModel
 from ._duckdb import DuckDB
 from ._postgres import Postgres
-from .dialects import Dialect, identifier, literal
+from .dialects import Dialect, Query, identifier, literal
 from .parts import REFUSED_CODE, Part, check_sum, crosses_of, identity, outputs_of, parts_of
-from .view import joined, number, predictions
+from .view import predictions, scored, terms_of
 
 __all__ = ["DIALECTS", "write"]
 
@@ -105,9 +105,6 @@ class _Script:
         self._model, self._dialect = model, dialect
         self._parts, self._crosses = parts_of(model), crosses_of(model)
         self._outputs = range(1, model.layout.n_outputs + 1)
-        self._joined = joined(
-            dialect, self._parts, self._crosses, model.layout.ranks, len(self._outputs)
-        )
 
     def tables(self) -> Iterator[str]:
         named = self._dialect.named
@@ -128,7 +125,7 @@ class _Script:
             yield f"CREATE TABLE {named(name)} ({', '.join(parts)});"
         arrays = [f"{kind}_{o}" for o in self._outputs for kind in ("own", "others")]
         yield from self._dialect.tuning(named("rows"), arrays, 2 * self._model.layout.width)
-        yield from self._dialect.definitions(self._joined.terms)
+        yield from self._dialect.definitions(terms_of(None, self._parts, self._model.layout.ranks))
 
     @property
     def _longest(self) -> int:
@@ -218,20 +215,16 @@ class _Script:
             yield from _inserts(head, _between(";", numbers).to_list())
 
     def view(self, table: str, key: Sequence[str]) -> Iterator[str]:
-        dialect = self._dialect
-        offsets = self._model.offsets
-        terms = self._joined.terms
-        scores = [dialect.score(o, terms, number(offsets[o - 1])) for o in self._outputs]
-        names = [dialect.z(o) for o in self._outputs]
-        meanings = predictions(self._model.objective.heads, names)
+        model = self._model
+        query = Query(self._dialect, ".".join(map(identifier, table.split("."))))
+        ranks, offsets = model.layout.ranks, model.offsets.tolist()
+        scores = scored(query, self._parts, self._crosses, ranks, offsets)
+        meanings = predictions(model.objective.heads, scores)
         shown = []
-        for o, z, meaning in zip(outputs_of(self._model), names, meanings, strict=True):
+        for o, z, meaning in zip(outputs_of(model), scores, meanings, strict=True):
             shown += [f"{z} AS {identifier(o.score)}", f"{meaning} AS {identifier(o.prediction)}"]
-        kept = ", ".join(f"t.{identifier(name)}" for name in key) or "t.*"
-        whole = ".".join(map(identifier, table.split(".")))
-        source = "\n".join([f"FROM {whole} AS t", *self._joined.joins])
-        yield f"CREATE VIEW {dialect.named('scores')} AS"
-        yield dialect.select(kept, scores, shown, source) + ";"
+        yield f"CREATE VIEW {self._dialect.named('scores')} AS"
+        yield self._dialect.select(query, key, shown) + ";"
 
 
 def _between(separator: str, columns: Sequence[pl.Series]) -> pl.Series:

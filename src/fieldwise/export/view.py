@@ -1,10 +1,9 @@
-"""The query that scores: joins from a row of the user's table to codes, from codes to rows of the
-model's table, and the sum over those."""
+"""The query that scores, in steps: from a row of the user's table to the keys of its values, to
+codes, to evidence, to rows of the model's table, and to the sum over those."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,22 +11,14 @@ from ..data.schema import Field
 from ..data.values import LARGEST_LINEAR
 from ..losses import LARGEST
 from ..objective import Head
-from .dialects import MISSING_WORDS, Dialect, ListField, Term, identifier, literal
+from .dialects import MISSING_WORDS, Dialect, ListField, Query, Term, identifier, literal
 from .parts import REFUSED_CODE, Cross, Part
 
-__all__ = ["Joined", "joined", "number", "predictions"]
+__all__ = ["number", "predictions", "scored", "terms_of"]
 
 PLACES = {"year": (1, 4), "month": (6, 2), "day": (9, 2), "hour": (12, 2), "minute": (15, 2)}
 LARGEST_VALUE = float(np.finfo(np.float32).max)
 LARGEST_EXPONENT = 700  # of exp, in float64
-
-
-@dataclass(frozen=True)
-class Joined:
-    """What follows FROM, and what every field brings."""
-
-    joins: list[str]
-    terms: list[Term]
 
 
 def number(value: float) -> str:
@@ -37,78 +28,130 @@ def number(value: float) -> str:
     return f"({text})" if text.startswith("-") else text
 
 
-def joined(
-    dialect: Dialect, parts: Sequence[Part], crosses: Sequence[Cross], ranks: Sequence[int], n: int
-) -> Joined:
-    """The joins of `t`, the user's table, with what the script made; n outputs."""
-    joins: list[str] = []
-    terms: list[Term] = []
-    codes: dict[int, str] = {}
-    for part in parts:
-        if part.evidence is not None:
-            continue
-        if part.field.is_list:
-            joins.append(dialect.list_join(_list_field(dialect, part), n))
-            terms.append(Term(_alias("l", part), ranks[part.number], is_list=True))
-            continue
-        joins += _category_join(dialect, part)
-        codes[part.number], value = _coded(dialect, part)
-        joins.append(_row_join(dialect, part, codes[part.number]))
-        terms.append(Term(_alias("r", part), ranks[part.number], value))
-    for k, cross in enumerate(crosses, 1):
-        same = [f"e{k}.code_{j} = {codes[i]}" for j, i in enumerate(cross.fields, 1)]
-        on = " AND ".join([f"e{k}.number = {k}", *same])
-        joins.append(f"LEFT JOIN {dialect.named('crosses')} AS e{k} ON {on}")
-    for part in parts:
-        if part.evidence is None:
-            continue
-        k, target = divmod(part.evidence, crosses[0].evidence.shape[1])
-        known = f"CAST(coalesce(e{k + 1}.evidence_{target + 1}, 0) AS float8)"
-        code, value = _of_number(dialect, part, known)
-        joins.append(_row_join(dialect, part, code))
-        terms.append(Term(_alias("r", part), ranks[part.number], value))
-    return Joined(joins, terms)
+def scored(
+    query: Query,
+    parts: Sequence[Part],
+    crosses: Sequence[Cross],
+    ranks: Sequence[int],
+    offsets: Sequence[float],
+) -> list[str]:
+    """Take the query on to the scores, which are returned as what they are called in it."""
+    dialect = query.dialect
+    own = [part for part in parts if part.evidence is None and not part.field.is_list]
+    made = [part for part in parts if part.evidence is not None]
+    query.step([], {_name("key", part): _read(dialect, part) for part in own})
+    joins = [_category_join(query, part) for part in own if part.field.is_counted]
+    query.step(joins, {_name("code", part): _code(query, part) for part in own})
+    if crosses:
+        joins = [_cross_join(query, k, cross) for k, cross in enumerate(crosses, 1)]
+        query.step(joins, {_name("key", part): _known(part, crosses) for part in made})
+    lists = [part for part in parts if part.field.is_list]
+    joins = [dialect.list_join(_list_field(dialect, part), len(offsets)) for part in lists]
+    joins += [_row_join(query, part) for part in (*own, *made)]
+    return dialect.score(query, joins, terms_of(query, parts, ranks), [*map(number, offsets)])
 
 
-def _alias(kind: str, part: Part) -> str:
-    return f"{kind}{part.number + 1}"
+def terms_of(query: Query | None, parts: Sequence[Part], ranks: Sequence[int]) -> list[Term]:
+    """What every field brings; without a query, but for its value."""
+    out = []
+    for part, rank in zip(parts, ranks, strict=True):
+        value = None
+        if part.field.is_linear:
+            value = "" if query is None else _value(query, part)
+        out.append(Term(_alias(part), rank, value, part.field.is_list))
+    return out
 
 
-def _column(part: Part) -> str:
-    return f"t.{identifier(part.field.column)}"
+def _alias(part: Part) -> str:
+    """Of the row of the model's table."""
+    return f"r{part.number + 1}"
+
+
+def _name(kind: str, part: Part) -> str:
+    return f"{kind}_{part.number + 1}"
 
 
 def _text(part: Part) -> str:
     return f"CAST({_column(part)} AS text)"
 
 
-def _category_join(dialect: Dialect, part: Part) -> list[str]:
-    if not part.field.is_counted:
-        return []
-    c, key = _alias("c", part), _key(dialect, part.field, _text(part))
-    table = dialect.named("categories")
-    on = f"{c}.field = {part.number + 1} AND {c}.category = {key}"
-    return [f"LEFT JOIN {table} AS {c} ON {on}"]
+def _column(part: Part) -> str:
+    return f"t.{identifier(part.field.column)}"
 
 
-def _row_join(dialect: Dialect, part: Part, code: str, alias: str | None = None) -> str:
-    r = alias or _alias("r", part)
+def _read(dialect: Dialect, part: Part) -> str:
+    """The category that the row's value stands for, or the number it is: null where missing, NaN
+    where it is none."""
+    if part.field.is_counted:
+        return _key(dialect, part.field, _text(part))
+    return dialect.call("number", _column(part))
+
+
+def _category_join(query: Query, part: Part) -> str:
+    c, table = f"c{part.number + 1}", query.dialect.named("categories")
+    on = f"{c}.field = {part.number + 1} AND {c}.category = {query.ref(_name('key', part))}"
+    return f"LEFT JOIN {table} AS {c} ON {on}"
+
+
+def _cross_join(query: Query, k: int, cross: Cross) -> str:
+    codes = [query.ref(f"code_{i + 1}") for i in cross.fields]
+    same = [f"e{k}.code_{j} = {code}" for j, code in enumerate(codes, 1)]
+    on = " AND ".join([f"e{k}.number = {k}", *same])
+    return f"LEFT JOIN {query.dialect.named('crosses')} AS e{k} ON {on}"
+
+
+def _known(part: Part, crosses: Sequence[Cross]) -> str:
+    """Evidence of a cross: nothing where the crossed category was never seen."""
+    k, target = divmod(part.evidence or 0, crosses[0].evidence.shape[1])
+    return f"CAST(coalesce(e{k + 1}.evidence_{target + 1}, 0) AS float8)"
+
+
+def _code(query: Query, part: Part) -> str:
+    key = query.ref(_name("key", part))
+    if part.field.is_counted:
+        return f"coalesce(c{part.number + 1}.code, {_without(part, _text(part), key)})"
+    if part.field.is_linear:
+        within = f"abs({key}) < {number(LARGEST_LINEAR)}"
+        return f"CASE WHEN {key} IS NULL THEN 1 WHEN {within} THEN 0 ELSE {REFUSED_CODE} END"
+    return (
+        f"CASE WHEN {key} IS NULL THEN {part.missing} WHEN {key} = CAST('NaN' AS float8) "
+        f"THEN {REFUSED_CODE} ELSE {_bin(query.dialect, part, key)} END"
+    )
+
+
+def _bin(dialect: Dialect, part: Part, number_: str) -> str:
+    edges = [number(edge) for edge in part.field.edges or ()]
+    return dialect.bin(number_, edges) if edges else "1"
+
+
+def _value(query: Query, part: Part) -> str:
+    """What the row of a linear field is times."""
+    field, key = part.field, query.ref(_name("key", part))
+    center, scale = (0.0, 1.0) if field.center is None else (field.center, field.scale or 1.0)
+    value = f"({key} - {number(center)}) / {number(scale)}"
+    value = f"greatest(least({value}, {number(LARGEST_VALUE)}), {number(-LARGEST_VALUE)})"
+    return f"CASE WHEN {key} IS NULL THEN 1e0 ELSE {value} END"
+
+
+def _row_join(query: Query, part: Part) -> str:
+    if part.evidence is None:
+        code = query.ref(_name("code", part))
+    elif part.field.is_linear:
+        code = "0"
+    else:
+        code = _bin(query.dialect, part, query.ref(_name("key", part)))
+    return _joined_row(query.dialect, part, code, _alias(part))
+
+
+def _joined_row(dialect: Dialect, part: Part, code: str, alias: str) -> str:
     most = part.words["code"].max()
     if max(most if isinstance(most, int) else 0, part.missing) >= part.size:
         code = f"CASE WHEN {code} >= {part.size} THEN 0 ELSE {code} END"
-    table = dialect.named("rows")
-    return f"LEFT JOIN {table} AS {r} ON {r}.field = {part.number + 1} AND {r}.code = {code}"
+    on = f"{alias}.field = {part.number + 1} AND {alias}.code = {code}"
+    return f"LEFT JOIN {dialect.named('rows')} AS {alias} ON {on}"
 
 
-def _coded(dialect: Dialect, part: Part) -> tuple[str, str | None]:
-    """The code of the row's value, and where the field carries one a value."""
-    if not part.field.is_counted:
-        return _of_number(dialect, part, dialect.call("number", _column(part)))
-    found, text = f"{_alias('c', part)}.code", _text(part)
-    return f"coalesce({found}, {_without(dialect, part, text)})", None
-
-
-def _without(dialect: Dialect, part: Part, text: str) -> str:
+def _without(part: Part, text: str, key: str) -> str:
     """The code of a text that is no category."""
     field = part.field
     if field.part is None and field.dtype in ("string", "boolean"):
@@ -117,7 +160,7 @@ def _without(dialect: Dialect, part: Part, text: str) -> str:
         return f"CASE WHEN {text} IS NULL THEN {part.missing} ELSE {part.unseen} END"
     return (
         f"CASE WHEN {text} IS NULL OR {text} IN ({MISSING_WORDS}) THEN {part.missing} "
-        f"WHEN {_key(dialect, field, text)} IS NULL THEN {REFUSED_CODE} ELSE {part.unseen} END"
+        f"WHEN {key} IS NULL THEN {REFUSED_CODE} ELSE {part.unseen} END"
     )
 
 
@@ -140,28 +183,6 @@ def _key(dialect: Dialect, field: Field, text: str) -> str:
     return dialect.call("truth" if field.dtype == "boolean" else "key", text)
 
 
-def _of_number(dialect: Dialect, part: Part, known: str) -> tuple[str, str | None]:
-    """Code and value of a number, which is null where missing and NaN where refused."""
-    field = part.field
-    if not field.is_linear:
-        edges = [number(edge) for edge in field.edges or ()]
-        code = dialect.bin(known, edges) if edges else "1"
-        if part.evidence is not None:
-            return code, None
-        return (
-            f"CASE WHEN {known} IS NULL THEN {part.missing} "
-            f"WHEN {known} = CAST('NaN' AS float8) THEN {REFUSED_CODE} ELSE {code} END"
-        ), None
-    center, scale = (0.0, 1.0) if field.center is None else (field.center, field.scale or 1.0)
-    value = f"({known} - {number(center)}) / {number(scale)}"
-    value = f"greatest(least({value}, {number(LARGEST_VALUE)}), {number(-LARGEST_VALUE)})"
-    if part.evidence is not None:
-        return "0", value
-    within = f"abs({known}) < {number(LARGEST_LINEAR)}"
-    code = f"CASE WHEN {known} IS NULL THEN 1 WHEN {within} THEN 0 ELSE {REFUSED_CODE} END"
-    return code, f"CASE WHEN {known} IS NULL THEN 1e0 ELSE {value} END"
-
-
 def _list_field(dialect: Dialect, part: Part) -> ListField:
     """A list is cut at its separator, where it has one; else its column is an array."""
     field, column = part.field, _column(part)
@@ -177,19 +198,19 @@ def _list_field(dialect: Dialect, part: Part) -> ListField:
     if part.unseen == REFUSED_CODE:
         gone += f"WHEN i.size > {field.n_slots} THEN {REFUSED_CODE} "
     nothing = dialect.list_of(["CAST(NULL AS text)"])
+    key = _key(dialect, field, text)
     code = (
         f"CASE WHEN i.is_missing THEN {part.missing} {gone}"
-        f"ELSE coalesce(c.code, {_without(dialect, part, text)}) END"
+        f"ELSE coalesce(c.code, {_without(part, text, key)}) END"
     )
     share = "1e0" if field.pooling == "sum" else f"1e0 / least(i.size, {field.n_slots})"
-    key = _key(dialect, field, text)
     category = f"c.field = {part.number + 1} AND c.category = {key}"
     return ListField(
-        alias=_alias("l", part),
+        alias=_alias(part),
         items=f"CASE WHEN {missing}{empty} THEN {nothing} ELSE {items} END",
         is_missing=missing,
         found=f"LEFT JOIN {dialect.named('categories')} AS c ON {category}\n  "
-        + _row_join(dialect, part, code, "r"),
+        + _joined_row(dialect, part, code, "r"),
         # Of a list that is longer the first so many count, and yet all are looked at.
         value=f"CASE WHEN i.place > {field.n_slots} THEN 0e0 ELSE {share} END",
     )
