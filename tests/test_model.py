@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldwise import FieldwiseClassifier, FieldwiseModel, ModelError, SchemaError
+from fieldwise import DataError, FieldwiseClassifier, FieldwiseModel, ModelError, SchemaError
 from fieldwise.data.chunks import Chunk
 from fieldwise.data.single import RowCoder
 
@@ -153,6 +153,21 @@ def test_one_row_is_coded_as_a_frame_is(model, column, value):
     frame = clicks(1)[0].with_columns(pl.Series(column, [value], strict=False))
     expected, _ = words.encode(Chunk(frame))
     assert codes[0, j] == expected[0, j]
+
+
+def test_a_value_that_was_refused_is_forgotten(tmp_path):
+    """What comes after it scores as before."""
+    frame = pl.DataFrame({"count": [1, 5, 50, 9] * 30, "site": ["a", "b", "c"] * 40})
+    kinds = {"count": "log2", "site": "category"}
+    model = FieldwiseClassifier(kinds=kinds, epochs=1, rank=2).fit(frame, [0, 1] * 60).model_
+    for value in ("5", "many", "1", "many", "0050", "7.0"):
+        row = {"count": value, "site": "a"}
+        if value == "many":
+            with pytest.raises(DataError, match="'many', which is not a number"):
+                model.decision_function(row)
+        else:
+            fresh = FieldwiseModel.load(model.save(tmp_path / value))
+            assert model.decision_function(row) == fresh.decision_function(row)
 
 
 def test_many_threads_score_at_once(model):

@@ -262,6 +262,15 @@ class Evidence:
         known = list(per_cross(one, list(enumerate(self.crosses)), n_jobs))
         return Evidence(self.crosses, self.shrink, known, mean)
 
+    def tables(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of every cross its crossed categories, codes (g, k), and what they say of new rows,
+        (g, T)."""
+        pairs = zip(self._known, self.shrink, strict=True)
+        return [
+            (known.codes, (known.total / (known.count[:, None] + a)).astype(np.float32))
+            for known, a in pairs
+        ]
+
     def to_bytes(self) -> bytes:
         """Parquet: cross, codes, count, total."""
         import polars as pl

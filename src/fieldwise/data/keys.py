@@ -84,9 +84,14 @@ class Keys:
             raw = self._raw.ids(text)
             if self._raw.size > before:
                 fresh = text.filter(pl.Series(raw >= before)).unique()
+                try:
+                    keys = self._work_out(fresh, chunk, text)
+                except DataError:  # what was refused must not stay among the known
+                    self._raw, self._of_raw = _Dictionary(), np.zeros(1, dtype=np.int32)
+                    raise
                 of_raw = np.zeros(self._raw.size, dtype=np.int32)
                 of_raw[:before] = self._of_raw
-                of_raw[self._raw.ids(fresh)] = self._keys.ids(self._work_out(fresh, chunk, text))
+                of_raw[self._raw.ids(fresh)] = self._keys.ids(keys)
                 self._of_raw = of_raw
             return self._of_raw[raw]
 
