@@ -209,16 +209,7 @@ class Evidence:
         """With some of the crossed categories, masks (g,) a cross; the others are as never seen."""
         pairs = zip(self._known, which, strict=True)
         some = [_Known(a.codes[mask], a.count[mask], a.total[mask]) for a, mask in pairs]
-        return Evidence(self.crosses, self.shrink, some)
-
-    def tables(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of every cross its crossed categories, codes (g, k), and what they say of new rows,
-        (g, T)."""
-        pairs = zip(self._known, self.shrink, strict=True)
-        return [
-            (known.codes, (known.total / (known.count[:, None] + a)).astype(np.float32))
-            for known, a in pairs
-        ]
+        return Evidence(self.crosses, self.shrink, some, self.mean)
 
     def recoded(self, codes_of: Mapping[int, np.ndarray]) -> Evidence:
         """The same of a table whose codes in some slots have become others."""
