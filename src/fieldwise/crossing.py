@@ -50,7 +50,7 @@ __all__ = [
 
 PRESETS = ("fast", "glass", "best")
 FLOOR = 30  # of a model that reads evidence: what there is to know of rarer ones it has there
-STACKED = 100_000  # rows; fewer are taken three times, each time with other folds
+STACKED = 50_000  # rows; fewer are taken three times, each time with other folds
 COPIES = 3
 SCORE_FOLDS = 5
 # Evidence says much at once, so steps are small, ranks low and shrinkage strong, by the validation
