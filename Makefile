@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-bound bench-compare bench-presets clean
+.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-bound bench-compare bench-presets bench-serve bench-update clean
 
 setup: $(READY)
 
@@ -35,7 +35,7 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-bench: bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-bound
+bench: bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-bound bench-serve bench-update
 
 bench-data: $(READY)
 	$(BIN)/python -m benchmarks.data
@@ -43,7 +43,8 @@ bench-data: $(READY)
 bench-cpu: $(READY)
 	$(BIN)/python -m benchmarks.cpu
 
-bench-accuracy: $(READY)
+# The field-wise model beside its relatives, and the presets beside tuned trees.
+bench-accuracy: bench-presets
 	$(BIN)/python -m benchmarks.accuracy
 
 bench-tasks: $(READY)
@@ -67,10 +68,17 @@ bench-compare: $(READY)
 	$(BIN)/python -m benchmarks.compare run paper,hist cpu
 	$(BIN)/python -m benchmarks.compare results
 
-# As long, and needs an idle machine: times are compared.
+# As long, may be stopped and goes on; needs an idle machine: times are compared.
 bench-presets: $(READY)
 	$(BIN)/python -m benchmarks.presets run
 	$(BIN)/python -m benchmarks.presets results
+	$(BIN)/python -m benchmarks.ablations
+
+bench-serve: $(READY)
+	$(BIN)/python -m benchmarks.serve
+
+bench-update: $(READY)
+	$(BIN)/python -m benchmarks.update
 
 clean:
 	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .coverage

@@ -74,7 +74,7 @@ def main(tables: Sequence[str]) -> None:
         table: {variant: measured(table, variant) for variant in VARIANTS}
         for table in present(tables)
     }
-    save("ablations", "make bench-ablations", {"tables": figures})
+    save("ablations", "make bench-presets", {"tables": figures})
 
 
 if __name__ == "__main__":
