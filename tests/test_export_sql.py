@@ -246,10 +246,11 @@ def test_numbers_with_models_of_their_own(database: Database, tmp_path: Path) ->
     assert close(scores(database), model.decision_function(frame).tolist())
 
 
-def test_rows_wider_than_a_page(
+def test_wide_rows_and_many_fields(
     server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_postgres, "PAGE", 0)
+    monkeypatch.setattr(_postgres, "GROUP", 5)
     database, new = postgres(server), drawn(30, 8)
     database.create("input", TYPES)
     database.fill("input", list(TYPES), new.to_dicts())

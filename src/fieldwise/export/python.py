@@ -39,7 +39,7 @@ def write(model: FieldwiseModel, path: Path, *, model_id: str | None = None) -> 
             f"{MOST >> 20:,}; export to ONNX, or compress the model first"
         )
     code = Path(__file__).with_name("standalone.py").read_text(encoding="utf-8")
-    data = base64.b85encode(zlib.compress(_content(model), 9)).decode()
+    data = base64.b85encode(zlib.compress(_content(model))).decode()
     lines = "\n".join(data[k : k + LINE] for k in range(0, len(data), LINE))
     targets = json.dumps([target.column for target in model.schema.targets])
     columns = json.dumps(model.schema.columns)
