@@ -54,8 +54,9 @@ STACKED = 50_000  # rows; fewer are taken three times, each time with other fold
 COPIES = 3
 SCORE_FOLDS = 5
 # Evidence says much at once, so steps are small, ranks low and shrinkage strong, by the validation
-# rows of six tables. Of many rows the middle step is as good as the best of the three.
-GLASS_RANK, GLASS_RATES, GLASS_SHRINKAGE = 8, (0.003, 0.01, 0.03), 30.0
+# rows of six tables. Of many rows an epoch tells which step is best, and it may be a larger one.
+GLASS_RANK, GLASS_SHRINKAGE = 8, 30.0
+GLASS_RATES, MANY_RATES = (0.003, 0.01, 0.03), (0.01, 0.03, 0.1)
 
 Crosses = str | Sequence[Sequence[str]]
 LayoutOf = Callable[["Vocabulary", Objective], Layout]
@@ -218,10 +219,11 @@ def fit_crossed(
     )
     rates = None
     if not crossing.boosted:
-        rates = GLASS_RATES if n < STACKED else GLASS_RATES[1:2]
+        rates = GLASS_RATES if n < STACKED else MANY_RATES
         if settings.weight_decay is None and settings.shrinkage is None:
             settings = replace(settings, shrinkage=GLASS_SHRINKAGE * copies)
-    fit = train(problem, settings, _kept_apart(running, "fields"), rates=rates)
+    probe = not crossing.boosted and n >= STACKED
+    fit = train(problem, settings, _kept_apart(running, "fields"), rates=rates, probe=probe)
     model = FieldwiseModel.of(crossed, problem, fit, asdict(fit.settings))
     model = replace(model, settings={**model.settings, "rows": n})
     if crossing.boosted:

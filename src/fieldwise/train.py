@@ -230,14 +230,22 @@ def train(
     running: Running | None = None,
     start: Fit | None = None,
     rates: Sequence[float] | None = None,
+    *,
+    probe: bool = False,
 ) -> Fit:
     """Train and keep the table that is best on the rows to judge by; without any, the last epoch's.
 
-    `start` is a fit to go on from, `rates` are the steps to try where none is set. Ctrl-C keeps the
-    best so far.
+    `start` is a fit to go on from, `rates` are the steps to try where none is set: each to its end,
+    or with `probe` for an epoch, of which the best is taken. Ctrl-C keeps the best so far.
     """
     running = running or Running()
     scale = start.scale if start else scale_of(problem.rows, problem.only, problem.objective)
+    if settings.learning_rate is None and problem.judge is not None and probe:
+        short = replace(settings, epochs=1)
+        apart = running.checkpoint and running.checkpoint / "probe"
+        quiet = replace(running, checkpoint=apart, callbacks=())
+        best = _climb(problem, short, quiet, start, scale, rates or RATES)
+        settings = replace(settings, learning_rate=best.settings.learning_rate)
     if settings.learning_rate is None and problem.judge is not None:
         fit = _climb(problem, settings, running, start, scale, rates or RATES)
         n = Batches(problem.rows, 1, only=problem.only).n_rows
