@@ -70,7 +70,7 @@ def labels(frame: pl.DataFrame) -> np.ndarray:
 
 @cache
 def model_of(kind: str) -> FieldwiseModel:
-    """plain, glass (with crosses), classes (three of them), counts or numbers"""
+    """plain, glass (with crosses), classes (three of them), several (targets), counts or numbers"""
     frame = drawn(1500, 1)
     z = labels(frame)
     if kind in ("counts", "numbers"):
@@ -80,10 +80,20 @@ def model_of(kind: str) -> FieldwiseModel:
     if kind == "classes":
         y = np.where(z > 1, 'say "yes"', np.where(z < -1, "no", "it's <z_1>"))
         return FieldwiseClassifier(kinds=KINDS, **SETTINGS).fit(frame, y).model_
+    if kind == "several":
+        y = np.stack([z > 0, z > 1], axis=1).astype(int)
+        return FieldwiseClassifier(kinds=KINDS, **SETTINGS).fit(frame, y).model_
     more: dict[str, Any] = {}
     if kind == "glass":
         more = {"preset": "glass", "crosses": [("place", QUOTED), (QUOTED, "k", "e")]}
     return FieldwiseClassifier(kinds=KINDS, **SETTINGS, **more).fit(frame, z > 0).model_
+
+
+def meaning(model: FieldwiseModel, z: np.ndarray) -> np.ndarray:
+    """What scores stand for, (n, K)"""
+    found = model.predictions(z)
+    parts = list(found.values()) if isinstance(found, dict) else [found]
+    return np.concatenate([part.reshape(len(z), -1) for part in parts], axis=1)
 
 
 def score_or_none(model: FieldwiseModel, row: dict[str, Any]) -> Any:

@@ -21,11 +21,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exported import KINDS, ODD, QUOTED, SETTINGS, close, drawn, model_of, score_or_none
+from exported import KINDS, ODD, QUOTED, SETTINGS, close, drawn, meaning, model_of, score_or_none
 from fieldwise import FieldwiseClassifier, FieldwiseModel, ModelError, StoreError
 from fieldwise.boosted import Boosted
 from fieldwise.export import python
 from fieldwise.export.python import write
+
+KINDS_OF_MODELS = ("plain", "glass", "classes", "several", "counts", "numbers")
 
 pytestmark = pytest.mark.filterwarnings("ignore:values never seen")
 
@@ -43,22 +45,28 @@ def loaded(path: Path) -> ModuleType:
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModuleType]:
     folder = tmp_path_factory.mktemp("exports")
     out = {}
-    for kind in ("plain", "glass", "classes", "counts", "numbers"):
+    for kind in KINDS_OF_MODELS:
         write(model_of(kind), folder / f"{kind}.py")
         out[kind] = loaded(folder / f"{kind}.py")
     return out
 
 
-@pytest.mark.parametrize("kind", ["plain", "glass", "classes", "counts", "numbers"])
+@pytest.mark.parametrize("kind", KINDS_OF_MODELS)
 def test_it_predicts_what_the_model_does(written: dict[str, ModuleType], kind: str) -> None:
     model, module, new = model_of(kind), written[kind], drawn(300, 2)
     rows = new.to_dicts()
     expected = model.decision_function(new)
     assert np.ptp(expected) > 1  # there is something to get wrong
     assert np.allclose(module.score(rows), expected, atol=1e-5)
-    meant = model.predictions(expected)
-    assert np.allclose(module.predict(rows), meant, atol=1e-5, rtol=1e-5)
-    assert np.allclose(module.predict(rows[0]), meant[0], atol=1e-5)
+    meant = meaning(model, expected)
+    found = module.predict(rows), module.predict(rows[0])
+    if kind == "several":
+        assert list(found[0]) == list(found[1]) == [t.column for t in model.schema.targets]
+        found = np.stack(list(found[0].values()), axis=1), list(found[1].values())
+    assert np.allclose(found[0].reshape(meant.shape), meant, atol=1e-5, rtol=1e-5)
+    assert np.allclose(found[1], meant[0], atol=1e-5)
+    if kind == "several":
+        return
     if kind in ("counts", "numbers"):
         with pytest.raises(ValueError, match="numbers, not classes; use predict"):
             module.predict_proba(rows)

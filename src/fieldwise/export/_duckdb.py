@@ -22,7 +22,7 @@ __all__ = ["DuckDB"]
 
 class DuckDB(Dialect):
     name = "duckdb"
-    brackets = "[]"
+    brackets = ("[", "]")
     functions: ClassVar[Functions] = {
         "parsed": (
             *("text", "float8"),
@@ -31,7 +31,7 @@ class DuckDB(Dialect):
         "exact": ("float8", "text", "CAST(v AS text)"),
         "number": (  # a number is taken as it is: the text of a real is another
             *("any", "float8"),
-            "CASE WHEN CAST(v AS text) ~ '^-?[0-9]+([.][0-9]+)?$' THEN CAST(v AS float8) "
+            f"CASE WHEN CAST(v AS text) ~ {NUMBER} THEN CAST(v AS float8) "
             "ELSE <meant>(<trimmed>(CAST(v AS text))) END",
         ),
         "weekday": (
@@ -41,7 +41,7 @@ class DuckDB(Dialect):
     }
 
     def same_name(self, name: str) -> str:
-        return name.casefold()
+        return "".join(c.lower() if c.isascii() else c for c in name)
 
     def definitions(self, terms: Sequence[Term]) -> list[str]:
         return [
@@ -89,7 +89,7 @@ class DuckDB(Dialect):
         """The own entries first, so that they are put together once a row."""
         outputs = range(1, len(offsets) + 1)
         ranked = any(term.rank for term in terms)
-        columns = {}
+        columns: dict[str, str] = {}
         for j, term in enumerate(terms, 1):
             names = [f"{kind}_{o}" for o in outputs for kind in ("bias", "others")]
             columns |= {f"{name}_{j}": f"{term.row}.{name}" for name in names if not term.is_list}
@@ -130,4 +130,4 @@ class DuckDB(Dialect):
     def select(self, query: Query, key: Sequence[str], shown: Sequence[str]) -> str:
         hidden = ", ".join(map(self.named, query.names))
         kept = [f"t.{identifier(name)}" for name in key] or [f"t.* EXCLUDE ({hidden})"]
-        return f"SELECT {', '.join([*kept, *shown])}\n{query.source}"
+        return f"SELECT {', '.join([*shown, *kept])}\n{query.source}"

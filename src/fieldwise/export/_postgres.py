@@ -30,7 +30,7 @@ def _groups(terms: Sequence[Term]) -> list[Sequence[Term]]:
 
 class Postgres(Dialect):
     name = "postgres"
-    brackets = "{}"
+    brackets = ("{", "}")
     functions: ClassVar[Functions] = {
         # float8 refuses what it cannot hold, so what is too large or small is seen to before.
         "bounded": (
@@ -198,4 +198,4 @@ class Postgres(Dialect):
 
     def select(self, query: Query, key: Sequence[str], shown: Sequence[str]) -> str:
         kept = [f"t.{identifier(name)}" for name in key] or ["t.*"]
-        return f"SELECT {', '.join([*kept, *shown])}\n{query.source}"
+        return f"SELECT {', '.join([*shown, *kept])}\n{query.source}"

@@ -121,7 +121,7 @@ class Dialect:
     """What is the same for both. `prefix` begins the names of all that a script makes."""
 
     name: ClassVar[str]
-    brackets: ClassVar[str]  # around the text of an array
+    brackets: ClassVar[tuple[str, str]]  # around the text of an array
     functions: ClassVar[Functions]
 
     def __init__(self, prefix: str) -> None:
@@ -192,7 +192,8 @@ class Dialect:
         raise NotImplementedError
 
     def select(self, query: Query, key: Sequence[str], shown: Sequence[str]) -> str:
-        """The query that shows these columns of the user's table (all, if none), and these."""
+        """The query that shows these expressions by their names, and then the columns of the user's
+        table that are the key, or all."""
         raise NotImplementedError
 
 

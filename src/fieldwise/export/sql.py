@@ -4,7 +4,7 @@
     fieldwise_categories  field, category -> code
     fieldwise_rows        field, code -> own entries, entries for the other fields, bias
     fieldwise_crosses     cross and codes -> evidence
-    fieldwise_scores      the view: the columns of your table, `score` and `probability`
+    fieldwise_scores      the view: `score`, `probability`, and the columns of your table
 
 A score is the sum over fields of bias + others . own, where own are the own entries of all fields
 one after the other, and others has zeros where a field's own entries would stand. Code -1 is a

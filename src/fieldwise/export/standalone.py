@@ -107,13 +107,13 @@ def _text(value: Any) -> str | None:
     raise ValueError(f"{value!r} is no text, number, truth value or time")
 
 
-def _clock(value: Any) -> str:
+def _clock(value: datetime.datetime | datetime.time) -> str:
     """A time as it is in its zone; one that has but an offset, at Greenwich."""
     if isinstance(value, datetime.datetime) and value.tzinfo and not hasattr(value.tzinfo, "key"):
-        value -= value.utcoffset()
+        value -= value.utcoffset() or datetime.timedelta(0)
     small = value.microsecond
     precision = "microseconds" if small % 1000 else "milliseconds" if small else "seconds"
-    return value.replace(tzinfo=None).isoformat(timespec=precision)  # type: ignore[no-any-return]
+    return value.replace(tzinfo=None).isoformat(timespec=precision)
 
 
 def _float_text(number: float) -> str:
