@@ -206,12 +206,9 @@ class RowCoder:
         """`without`: a field whose value is not asked for; its codes are 0."""
         codes: list[int] = []
         values: list[float] = []
-        skipped = None
-        if without is not None:
-            skipped = next((c for c in self._coders if c.field.name == without), None)
         try:
             for name, coder, find in self._plan:
-                if coder is skipped:
+                if without is not None and coder.field.name == without:
                     codes += [0] * coder.field.n_slots
                     if coder.field.is_list or coder.field.is_linear:
                         values += [1.0] * coder.field.n_slots

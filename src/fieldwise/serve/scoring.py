@@ -36,7 +36,8 @@ class Served:
 
     def __init__(self, model: FieldwiseModel, id: str, loaded_at: float = 0.0) -> None:
         self.model, self.id, self.loaded_at = model, id, loaded_at
-        schema, words = model.schema, model.vocabulary
+        schema = model.schema
+        words: Any = model.vocabulary
         self._crossed: Any = words if words.evidence is not None else None
         self.coder = RowCoder(words if self._crossed is None else self._crossed.base)
         self.columns = frozenset(schema.columns)
