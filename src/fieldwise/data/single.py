@@ -206,7 +206,7 @@ class RowCoder:
         """`without`: a field whose value is not asked for; its codes are 0."""
         codes: list[int] = []
         values: list[float] = []
-        skipped = None
+        skipped: Any = None
         if without is not None:
             skipped = next((c for c in self._coders if c.field.name == without), None)
         try:

@@ -53,7 +53,7 @@ class Direct(APIRoute):
     """A route that hands the request to its endpoint as it is."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] not in self.methods:
+        if scope["method"] not in (self.methods or ()):
             await super().handle(scope, receive, send)  # which says so
             return
         response = await self.endpoint(Request(scope, receive))
@@ -297,7 +297,7 @@ def _given(body: dict[str, Any], name: str, kind: type) -> Any:
     """What the body has under a name, of this kind."""
     value = body.get(name)
     if type(value) is not kind:
-        word = {list: "a list", dict: "an object", str: "a text"}[kind]
+        word = {"list": "a list", "dict": "an object", "str": "a text"}[kind.__name__]
         raise Refusal(422, f"the body has no {name!r} that is {word}; see /openapi.json")
     return value
 
