@@ -266,11 +266,12 @@ def test_a_worker_that_dies_is_replaced(two, path):
         workers = [pid for pid in before if _is_worker(pid)]
         assert len(workers) == 2
         os.kill(int(workers[0]), signal.SIGKILL)
-        wait_for(
-            lambda: (
-                len({p for p in children.read_text().split() if _is_worker(p)} - {workers[0]}) == 2
-            )
-        )
+
+        def others():
+            return {pid for pid in children.read_text().split() if _is_worker(pid)} - {workers[0]}
+
+        # One that is still starting may take its time, and is waited for first.
+        wait_for(lambda: len(others()) == 2, seconds=120)
         wait_for(lambda: server.ask("POST", "/predict", rows)[0] == 200)
 
 

@@ -38,8 +38,8 @@ class Served:
         self.model, self.id, self.loaded_at = model, id, loaded_at
         schema = model.schema
         words: Any = model.vocabulary
-        self._crossed: Any = words if words.evidence is not None else None
-        self.coder = RowCoder(words if self._crossed is None else self._crossed.base)
+        self._crossed = words if words.evidence is not None else None
+        self.coder = RowCoder(words if self._crossed is None else words.base)
         self.columns = frozenset(schema.columns)
         self.ignored = frozenset((*schema.dropped, *schema.roles))
         self._lists = {f.column for f in schema.fields if f.is_list}
@@ -178,7 +178,9 @@ class Served:
 
     def rank(self, context: Mapping[str, Any], over: str, k: int) -> list[dict[str, Any]]:
         """The k best categories of a field in a context, best first."""
-        return self.model.rank(context, over=over, k=k).to_dicts()
+        model: Any = self.model
+        found: list[dict[str, Any]] = model.rank(context, over=over, k=k).to_dicts()
+        return found
 
     def score(self, codes: np.ndarray, values: np.ndarray) -> list[dict[str, Any]]:
         """What is predicted of coded rows; of several targets each under its name."""
