@@ -65,10 +65,11 @@ def unseen() -> dict[str, Any]:
 
 
 def of_table(table: Table) -> dict[str, Any]:
-    _, valid, test = (part.rename({"label": "y"}) for part in table.parts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # values never seen
         model = FieldwiseClassifier().fit(*table.split(0)).model_
+        target = model.schema.targets[0].column
+        valid, test = (part.rename({"label": target}) for part in table.parts[1:])
         begun = time.perf_counter()
         found = compress(model, valid, max_loss=MAX_LOSS)
         seconds = time.perf_counter() - begun
