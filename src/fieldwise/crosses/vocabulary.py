@@ -84,7 +84,8 @@ class CrossedVocabulary(Vocabulary):
         """With the categories of `base`, to which this one's base has grown, and of some slots the
         codes that base's have become: categories with a row keep theirs, then come those that now
         have enough for one, then the others."""
-        fields, codes_of = [], {}
+        fields: list[FieldVocabulary] = []
+        codes_of: dict[int, np.ndarray] = {}
         places = slot_positions(base.schema.slots)
         for words, mine, place in zip(base.fields, self.fields, places, strict=False):
             if words.field.is_counted and self.floor > 1:
