@@ -1,4 +1,4 @@
-"""One category learned alone: the truth by a generic optimiser, planted ones, nothing else moves."""
+"""One category learned alone: a generic optimiser as truth, planted ones; nothing else moves."""
 
 from __future__ import annotations
 
@@ -209,7 +209,9 @@ def test_policies_for_what_was_never_seen():
         learned = model.learn_category("site", "new", new_rows("logistic"))
         assert learned.layout.sizes[0] == model.layout.sizes[0] + 1
         with pytest.raises(DataError, match="holds 's1', not 'new'"):
-            model.learn_category("site", "new", new_rows("logistic").with_columns(site=pl.lit("s1")))
+            model.learn_category(
+                "site", "new", new_rows("logistic").with_columns(site=pl.lit("s1"))
+            )
 
 
 def test_refusals():
@@ -258,7 +260,9 @@ def test_it_takes_milliseconds():
     codes, y = synthetic([200] * 22, 20_000, seed=0).arrays()
     table = {f"f{j}": pl.Series(codes[:, j]).cast(pl.String) for j in range(22)}
     frame = pl.DataFrame(table)
-    model = FieldwiseClassifier(rank=8, epochs=1, learning_rate=0.1).fit(frame, y.astype(int)).model_
+    model = (
+        FieldwiseClassifier(rank=8, epochs=1, learning_rate=0.1).fit(frame, y.astype(int)).model_
+    )
     rows = frame.head(1000).with_columns(f3=pl.lit("new"), y=pl.Series(y[:1000].astype(int)))
     seconds = []
     for _ in range(9):

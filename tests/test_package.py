@@ -24,7 +24,7 @@ ROWS = [
     {"explain", "one_category", "problem", "ranking", "state", "targets", "train"},
     {"model"},
     {"_estimator", "crossing", "estimators", "features", "fitting", "predicting"}
-    | {"baselines", "compress", "drift", "updating", "versions"},
+    | {"baselines", "compress", "drift", "going_on", "updating", "versions"},
     {"tune", "trend", "figures", "report", "serve", "distributed", "export"},
     {"compare", "demo"},
     {"cli"},

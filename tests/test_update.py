@@ -30,10 +30,11 @@ from fieldwise.data.encoding import encode
 from fieldwise.data.readers import open_source
 from fieldwise.drift import find_drift
 from fieldwise.fitting import fit_store, train_table
+from fieldwise.going_on import Asked, Going, grown_table
 from fieldwise.predicting import evaluate_table
 from fieldwise.train import TrainSettings
-from fieldwise.updating import Asked, _Going, _remembered, grown_table
-from tests.test_preset_journeys import run
+from fieldwise.updating import _remembered
+from test_preset_journeys import run
 
 QUICK = {"epochs": 3, "rank": 3, "learning_rate": 0.1}
 
@@ -107,14 +108,14 @@ def test_no_rows_on_the_command_line(model, tmp_path):
     assert copy == before
 
 
-def going(model: FieldwiseModel, rows: pl.DataFrame, folder: Path, **asked: Any) -> _Going:
+def going(model: FieldwiseModel, rows: pl.DataFrame, folder: Path, **asked: Any) -> Going:
     """An update as it begins."""
     how = Asked(**asked)
     words: Any = getattr(model.vocabulary, "opened", model.vocabulary)
     store = encode(rows, folder / "store", start=_remembered(words, how, 1))
     from fieldwise.train import Running
 
-    return _Going(replace(model, vocabulary=words), store, how, Running(), 1)
+    return Going(replace(model, vocabulary=words), store, how, Running(), 1)
 
 
 @given(st.integers(0, 10**6))
@@ -131,8 +132,10 @@ def test_before_any_step_it_scores_as_before(tmp_path_factory, seed):
     grown = replace(model, vocabulary=begun.words, layout=begun.layout, rows=rows)
     test = pl.concat([new, visits(200, seed + 1)]).drop("y")
     test = test.with_columns(site=pl.Series([None, "never", *test["site"][2:]]))
-    now_rare = begun.words["site"].entries.filter(code=0).join(
-        model.vocabulary["site"].entries, on="category", how="anti"
+    now_rare = (
+        begun.words["site"]
+        .entries.filter(code=0)
+        .join(model.vocabulary["site"].entries, on="category", how="anti")
     )
     test = test.filter(~pl.col("site").is_in(now_rare["category"].to_list()).fill_null(False))
     assert (test["site"] == "fresh").sum() > 20
@@ -243,13 +246,15 @@ def test_steps_are_as_small_as_trainings_last_ones(tmp_path):
     """The accumulators that an update begins with are about those training ended with."""
     rows = visits(20_000, 0)
     store = encode(rows, tmp_path / "s", target="y")
-    from fieldwise.fitting import default_share, held_out_rows, objective_of, problem_of
     from fieldwise.data.words import StoredWords
+    from fieldwise.fitting import default_share, held_out_rows, objective_of, problem_of
     from fieldwise.train import train
 
     words = StoredWords(store)
     held_out = held_out_rows(store, words, "random", default_share(store))
-    problem = problem_of(store, words, held_out=held_out, objective=objective_of(store.schema), rank=4)
+    problem = problem_of(
+        store, words, held_out=held_out, objective=objective_of(store.schema), rank=4
+    )
     found = train(problem, TrainSettings(learning_rate=0.05, epochs=4))
     model = FieldwiseModel.of(words, problem, found, {"batch_size": 256, "seed": 0})
     begun = going(model, visits(20_000, 1), tmp_path)
@@ -262,7 +267,7 @@ def test_steps_are_as_small_as_trainings_last_ones(tmp_path):
     assert (np.abs(np.log(ratio)) < np.log(5)).mean() > 0.9
 
 
-def maths_grown(state: np.ndarray, model: FieldwiseModel, begun: _Going) -> np.ndarray:
+def maths_grown(state: np.ndarray, model: FieldwiseModel, begun: Going) -> np.ndarray:
     from fieldwise.train import grown
 
     return grown(np.ascontiguousarray(state), model.layout, begun.layout, None)
@@ -369,7 +374,9 @@ def test_several_classes_weights_and_lists():
     random = np.random.default_rng(0)
 
     def table(n: int, longest: int) -> pl.DataFrame:
-        tags = [random.choice(list("abcdef"), random.integers(1, longest)).tolist() for _ in range(n)]
+        tags = [
+            random.choice(list("abcdef"), random.integers(1, longest)).tolist() for _ in range(n)
+        ]
         y = [str(min(2, len({"a", "b"} & set(t)))) for t in tags]
         return pl.DataFrame(
             {
@@ -432,7 +439,9 @@ def test_forgetting_multiplies_counts(model):
 
 def test_small_counts_fade_on_average(model):
     """Counts of one become 0 or 1 by chance, three quarters of them 1."""
-    rows = pl.DataFrame({"site": [f"x{k}" for k in range(4000)], "hour": ["h"] * 4000, "y": [0, 1] * 2000})
+    rows = pl.DataFrame(
+        {"site": [f"x{k}" for k in range(4000)], "hour": ["h"] * 4000, "y": [0, 1] * 2000}
+    )
     plain = fit(rows, epochs=1, kinds={}, min_count=1)
     left = update(plain, rows.head(2), forget=0.25).vocabulary["site"].entries["count"].sum() - 2
     assert 2850 < left < 3150
@@ -484,7 +493,9 @@ def test_joined_sums_are_those_of_all_rows():
                 count = weight[same].sum()
                 total = (weight[same, None] * (y[same] - old.mean)).sum(axis=0)
                 assert found.seen[0, k] == pytest.approx(count, rel=1e-5)
-                assert found.evidence[0, k] == pytest.approx(total / (count + old.shrink[k]), rel=1e-4)
+                assert found.evidence[0, k] == pytest.approx(
+                    total / (count + old.shrink[k]), rel=1e-4
+                )
     gone = old.joined(Known.of(codes[200:], y[200:], w[200:]), old.mean, keep=0.0)
     fresh = Evidence.learn(Known.of(codes[200:], y[200:], w[200:]), crosses)[0]
     assert [len(k.count) for k in gone._known] == [len(k.count) for k in fresh._known]
@@ -639,7 +650,9 @@ def test_what_has_drifted_is_said(model):
     new_names = pl.when(pl.int_range(pl.len()) % 2 == 0).then(pl.lit("zz")).otherwise("hour")
     found = drifted(model, rows.with_columns(hour=new_names))
     assert list(found) == ["hour"]
-    assert found["hour"].startswith("500 of 1,000 rows (50.0%) hold values never seen, such as 'zz'")
+    assert found["hour"].startswith(
+        "500 of 1,000 rows (50.0%) hold values never seen, such as 'zz'"
+    )
     found = drifted(model, rows.with_columns(hour=pl.lit(None, pl.String)))
     assert found["hour"] == "all 1,000 values are missing, and none was before"
     found = drifted(model, rows.with_columns(size=pl.lit(float("nan"))))
@@ -680,7 +693,9 @@ def test_drift_refuses_and_changes_nothing(model, tmp_path):
 
 def test_dates_are_new_by_themselves():
     days = pl.datetime_range(pl.datetime(2024, 1, 1), pl.datetime(2024, 3, 1), "1h", eager=True)
-    frame = pl.DataFrame({"when": days, "a": ["x", "y", "z"] * (len(days) // 3) + ["x"] * (len(days) % 3)})
+    frame = pl.DataFrame(
+        {"when": days, "a": ["x", "y", "z"] * (len(days) // 3) + ["x"] * (len(days) % 3)}
+    )
     frame = frame.with_columns(y=pl.Series(np.arange(len(frame)) % 2))
     model = fit(frame, kinds={}, epochs=1)
     later = frame.with_columns(pl.col("when") + pl.duration(days=61))

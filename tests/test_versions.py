@@ -1,4 +1,4 @@
-"""Versions of a model on disk: kept, listed, put back, whole at every instant, whatever is killed."""
+"""Versions of a model on disk: kept, listed, put back; whole, whatever is killed and when."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fieldwise import FieldwiseClassifier, FieldwiseModel, ModelError, SettingEr
 from fieldwise.files import put_back, replace_folder
 from fieldwise.updating import update_saved
 from fieldwise.versions import being_changed, model_id, publish, rollback, versions
-from tests.test_preset_journeys import run
+from test_preset_journeys import run
 
 
 def table(n: int, seed: int) -> pl.DataFrame:

@@ -12,10 +12,19 @@ from typing import Any
 import numpy as np
 
 from .errors import MissingExtra, ModelError
+from .metrics import measure
 from .objective import Head
 from .progress import Progress, progress
 
-__all__ = ["Boosted", "Examples", "fit_boosted", "need_trees", "refitted"]
+__all__ = [
+    "Boosted",
+    "Examples",
+    "fit_boosted",
+    "freshened",
+    "judged",
+    "need_trees",
+    "refitted",
+]
 
 OBJECTIVES = {
     "logistic": "binary",
@@ -37,6 +46,7 @@ SETTINGS: dict[str, Any] = {
 LEAF = 50  # rows, at least
 FEW = 100_000  # rows, for which smaller steps are no burden
 MOST_TREES, PATIENCE, UNJUDGED, MEMBERS = 2000, 80, 200, 3
+DECAYS = (0.9, 0.5)  # of the leaves' old values, where trees are refitted
 
 
 @dataclass(frozen=True)
@@ -173,6 +183,41 @@ def refitted(trees: Boosted, known: Examples, decay: float, n_jobs: int | None =
         for one in trees._trees
     ]
     return Boosted([one.model_to_string() for one in members], trees.n_outputs, trees.shift)
+
+
+def judged(
+    trees: Boosted, rows: Examples, head: Head, n_jobs: int | None = None
+) -> dict[str, float]:
+    """Metrics of the trees on some rows."""
+    z = trees.scores(rows.features, n_jobs)
+    return measure([head], [z if head.size > 1 else z[:, 0]], rows.y[:, None], rows.w)
+
+
+def freshened(
+    trees: Boosted,
+    known: Examples,
+    judge: Examples,
+    head: Head,
+    *,
+    seed: int = 0,
+    n_jobs: int | None = None,
+    show: bool | None = False,
+) -> tuple[Boosted, str, dict[str, float]]:
+    """The trees as they are, refitted to new rows or added to, whichever is best on the rows to
+    judge by; how it was done, and the metrics there."""
+    more = fit_boosted(
+        *(known, judge, head),
+        seed=seed,
+        n_jobs=n_jobs,
+        shift=trees.shift,
+        start=trees,
+        show=show,
+    )
+    options = [("kept", trees), ("added to", more)]
+    options += [(f"refitted, {d:g}", refitted(trees, known, d, n_jobs)) for d in DECAYS]
+    found = [(judged(one, judge, head, n_jobs), how, one) for how, one in options]
+    metrics, how, best = min(found, key=lambda option: option[0]["loss"])
+    return best, how, metrics
 
 
 def _teller(tell: Progress) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .boosted import Boosted, Examples, fit_boosted, need_trees
+from .boosted import Examples, fit_boosted, judged, need_trees
 from .crosses import Evidence, draw_folds, find_crosses
 from .crosses.evidence import FOLDS, Fitted
 from .crosses.evidence import Rows as Known
@@ -24,7 +24,6 @@ from .data.schema import Schema, slot_positions
 from .data.shuffle import Rows, gathered
 from .errors import DataError, SettingError, unknown_column
 from .layout import Layout
-from .metrics import measure
 from .model import FieldwiseModel
 from .objective import Head, Objective
 from .problem import Problem
@@ -310,7 +309,7 @@ def _with_trees(
         shift=float(np.log(model.settings.get("sampling_rate", 1.0))),
         show=running.show,
     )
-    metrics = model.metrics if to_judge is None else _judged(boosted, to_judge, head)
+    metrics = model.metrics if to_judge is None else judged(boosted, to_judge, head)
     return replace(model, boosted=boosted, metrics=metrics)
 
 
@@ -339,11 +338,6 @@ def cross_fitted_scores(
         z = model.score_codes(whole["codes"][left], values, running.n_jobs)
         out[left] = z.reshape(len(z), -1)
     return out
-
-
-def _judged(boosted: Boosted, judge: Examples, head: Head) -> dict[str, float]:
-    z = boosted.scores(judge.features)
-    return measure([head], [z if head.size > 1 else z[:, 0]], judge.y[:, None], judge.w)
 
 
 def _only_head(objective: Objective) -> Head:

@@ -83,9 +83,7 @@ def field_scores(
     return _field_scores(layout, *_parts(table, layout, rows, values))
 
 
-def _field_scores(
-    layout: Layout, p: np.ndarray, q: np.ndarray, by_field: np.ndarray
-) -> np.ndarray:
+def _field_scores(layout: Layout, p: np.ndarray, q: np.ndarray, by_field: np.ndarray) -> np.ndarray:
     out = np.array(by_field[:, :, layout.n_columns :].swapaxes(1, 2))
     for o in range(layout.n_outputs):
         for i in range(layout.n_fields):

@@ -36,7 +36,7 @@ GAIN = 1e-13  # of a step, in proportion to what is minimised; less is nothing
 
 @dataclass(frozen=True)
 class Known:
-    """What the rows say: design (n, k, P), the scores without it (n, k), targets and weights (n,)"""
+    """What rows say: design (n, k, P), the scores without it (n, k), targets and weights (n,)"""
 
     design: np.ndarray
     base: np.ndarray
@@ -233,7 +233,8 @@ def _learned_row(model: FieldwiseModel, j: int, rows: _Rows) -> np.ndarray:
 
 
 def _design(model: FieldwiseModel, j: int, rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Scores without the category (n, K), and what its row's entries are multiplied by (n, R + K)"""
+    """Scores without the category (n, K), and what the entries of its row are multiplied by (n,
+    R + K)"""
     layout, parts = model.layout, []
     at = np.where(rows.codes < 0, layout.n_rows + layout.slot_owner, layout.rows(rows.codes))
     for start in range(0, len(at), PIECE):

@@ -19,6 +19,7 @@ import numpy as np
 from .data.shuffle import Batches, Rows, Table, gathered
 from .engines import Engine, StepSettings, empty_like, engine_for, fill, host, make_engine
 from .errors import SettingError, TrainingError
+from .layout import Layout
 from .maths import shared_decay
 from .objective import Objective
 from .problem import Problem, Ready, evaluate, judge_rows, with_voices

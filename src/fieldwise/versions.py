@@ -121,7 +121,7 @@ def being_changed(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def workplace(path: Path) -> Iterator[Path]:
-    """A folder beside a model that is being changed; what a kill leaves there goes the next time."""
+    """A folder beside a model that is being changed; what a kill leaves goes the next time."""
     work = folder_of(path) / ".work.tmp"
     with disk_errors(work):
         work.mkdir()
@@ -180,22 +180,22 @@ def _removed(version: Path) -> None:
 
 def rollback(path: str | Path, to: str | int | None = None, *, keep: int = KEEP) -> Version:
     """Put a version back, the last unless `to` says which, and keep the model it replaces."""
-    with being_changed(path) as path:
-        numbers = _numbers(path)
+    with being_changed(path) as real:
+        numbers = _numbers(real)
         if not numbers:
             raise SettingError(f"{path} has no versions; there is nothing to put back")
-        number = numbers[-1] if to is None else _chosen(str(to), numbers, path)
-        version = folder_of(path) / number
+        number = numbers[-1] if to is None else _chosen(str(to), numbers, real)
+        version = folder_of(real) / number
         FieldwiseModel.load(version)  # or an error: it is whole
-        with disk_errors(path):
-            temporary = temporary_folder(path)
+        with disk_errors(real):
+            temporary = temporary_folder(real)
             _copy(version, temporary)
-            if (path / HEADER).is_file() and model_id(path) != model_id(version):
-                _kept(path)
-            replace_folder(temporary, path)
+            if (real / HEADER).is_file() and model_id(real) != model_id(version):
+                _kept(real)
+            replace_folder(temporary, real)
             _removed(version)
-            _prune(path, keep)
-        return Version.of(path)
+            _prune(real, keep)
+        return Version.of(real)
 
 
 def _chosen(to: str, numbers: list[str], path: Path) -> str:

@@ -10,8 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from .models import Model, _shown
-from .options import AsJson, Data, Device, Format, MinCount, NoQuotes, Quiet, Separator, Threads
-from .options import locate
+from .options import (
+    AsJson,
+    Data,
+    Device,
+    Format,
+    MinCount,
+    NoQuotes,
+    Quiet,
+    Separator,
+    Threads,
+    locate,
+)
 
 __all__ = ["rollback", "update", "versions"]
 
@@ -34,9 +44,7 @@ def update(
         float | None,
         typer.Option(help="Share of the new rows held out; a tenth unless they are few."),
     ] = None,
-    no_validation: Annotated[
-        bool, typer.Option("--no-validation", help="Hold none out.")
-    ] = False,
+    no_validation: Annotated[bool, typer.Option("--no-validation", help="Hold none out.")] = False,
     min_count: MinCount = None,
     allow_drift: Annotated[
         bool,
@@ -96,9 +104,7 @@ def _told(about: dict[str, Any]) -> list[str]:
     shown = ", ".join(f"{n:,} of {name}" for name, n in list(new.items())[:8])
     lines = [f"{about['rows']:,} new rows; new categories: {shown or 'none'}"]
     if about["before"]:
-        lines.append(
-            f"held out: {_shown(about['before'])} before, {_shown(about['after'])} after"
-        )
+        lines.append(f"held out: {_shown(about['before'])} before, {_shown(about['after'])} after")
         if about["table"] == "kept":
             lines.append("training on was no better there: the table is kept, counts are added")
     if "trees" in about:

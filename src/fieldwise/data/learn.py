@@ -295,9 +295,7 @@ class Learner:
         return [next(counted if isinstance(f, _Counted) else others) for f in self._plain]
 
 
-def _of(
-    field: Field, old: FieldVocabulary | None, *, widens: bool
-) -> _Counted | _Binned | _Linear:
+def _of(field: Field, old: FieldVocabulary | None, *, widens: bool) -> _Counted | _Binned | _Linear:
     if field.is_list:
         return _Lists(field, old, widens=widens)
     if field.is_counted:

@@ -1,0 +1,367 @@
+"""One update of a model: its table with rows for new categories, steps as training's last ones, the
+better of both tables on rows held out, evidence and trees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from . import maths
+from .boosted import Boosted, Examples, freshened, judged
+from .crosses.evidence import Rows as Known
+from .crosses.vocabulary import CrossedVocabulary
+from .crossing import COPIES, STACKED, evidence_targets
+from .data.encoding import load_vocabulary
+from .data.shuffle import Rows, Table, gathered, wide_values
+from .data.store import Store
+from .data.vocabulary import Vocabulary
+from .errors import SchemaError, SettingError
+from .fitting import default_share, held_out_rows
+from .layout import Layout
+from .losses import LOSSES
+from .model import FieldwiseModel
+from .objective import Objective
+from .problem import Problem, evaluate, judge_rows
+from .targets import Scale, scale_of
+from .train import Fit, Running, TrainSettings, fitted_engine, grown, train
+
+__all__ = ["Asked", "Going", "grown_table"]
+
+# Once over the new rows, with steps smaller than training's: of 0.2, 0.4 and 1 times, 1, 2 and 4
+# epochs the one that is best or close to it on six tables. More learns the new rows by heart.
+EPOCHS, STEP = 1, 0.4
+FEWEST_HELD_OUT = 100  # rows; with fewer there is nothing to judge by
+SAMPLE, SAMPLES = 64, 8  # rows that the size of gradients is measured on, so many times
+PIECE = 1 << 16  # rows counted at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """How to go on; see `update`."""
+
+    forget: float = 0.0
+    epochs: int | None = None
+    learning_rate: float | None = None
+    validation: float | None = None
+    min_count: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.forget <= 1:
+            raise SettingError(f"forget={self.forget} must lie between 0 and 1")
+        if self.validation is not None and not 0 <= self.validation < 1:
+            raise SettingError(f"validation={self.validation} must be at least 0 and less than 1")
+        if self.min_count is not None and self.min_count < 1:
+            raise SettingError(f"min_count={self.min_count} must be at least 1")
+
+    @property
+    def keep(self) -> float:
+        """What is left of the old."""
+        return 1 - self.forget
+
+    def held_out(self, store: Store, words: Vocabulary, seed: int) -> np.ndarray | None:
+        """(n,) true for the rows to judge by; None where there are to be none, or too few."""
+        share = default_share(store) if self.validation is None else self.validation
+        if share == 0 or (self.validation is None and share * store.n_rows < FEWEST_HELD_OUT):
+            return None
+        found = held_out_rows(store, words, "random", share, seed)
+        return found if found.any() and not found.all() else None
+
+
+def grown_table(model: FieldwiseModel, words: Any, layout: Layout) -> np.ndarray:
+    """The table with rows for new categories, which score as before: a category that was among the
+    rare ones starts as their row, one that was never seen as the mean of its field's rows."""
+    old = model.layout
+    out = grown(model.table, old, layout, None)
+    known: Any = model.vocabulary
+    for i, (mine, before) in enumerate(zip(words.fields, known.fields, strict=True)):
+        fresh = mine.entries.filter(pl.col("code") >= old.sizes[i])
+        rare = before.entries.filter(pl.col("code") == 0).select("category")
+        was_rare = fresh.join(rare, on="category", how="semi", nulls_equal=True)["code"]
+        out[layout.offsets[i] + old.sizes[i] : layout.offsets[i + 1]] = model.rows[old.n_rows + i]
+        out[layout.offsets[i] + was_rare.to_numpy()] = model.table[old.offsets[i]]
+    return out
+
+
+class Going:
+    """One update, step by step."""
+
+    def __init__(
+        self, model: FieldwiseModel, store: Store, asked: Asked, running: Running, seed: int
+    ) -> None:
+        self.model, self.asked, self.running, self.seed = model, asked, running, seed
+        self.store = store
+        words, base = model.vocabulary, load_vocabulary(store)
+        self._codes_of: Mapping[int, np.ndarray] = {}
+        if isinstance(words, CrossedVocabulary):
+            if base.schema.slots != words.base.schema.slots:
+                raise SchemaError(
+                    "lists are longer than those the model was trained on, and with crosses there "
+                    "is no room for more; train anew"
+                )
+            base, self._codes_of = words.grown(base)
+        self.words = base
+        self.layout = replace(model.layout, sizes=tuple(base.sizes), slots=tuple(base.schema.slots))
+        self.held_out = asked.held_out(store, base, seed)
+
+    @cached_property
+    def crossed(self) -> dict[str, np.ndarray]:
+        """Of a model with crosses all rows in memory: codes of the table's own fields (`own`), and
+        codes and values of all, by the evidence of old rows."""
+        words: Any = self.words
+        rows = dict(gathered(self.store, None))
+        own = rows["codes"].copy()
+        for slot, codes in self._codes_of.items():
+            own[:, slot] = codes[own[:, slot]]
+        values = rows.get("values", np.zeros((len(own), 0), np.float32))
+        codes, values = words.extended(own, values, words.evidence.of(own))
+        return {**rows, "own": own, "codes": codes, "values": values}
+
+    @cached_property
+    def rows(self) -> Table:
+        if not isinstance(self.words, CrossedVocabulary):
+            return self.store
+        kept = {k: v for k, v in self.crossed.items() if k != "own"}
+        kept["values"] = kept["values"][:, : len(self.words.schema.valued)]
+        return Rows(**kept)
+
+    @cached_property
+    def problem(self) -> Problem:
+        held_out = self.held_out
+        objective: Objective = self.model.objective
+        if objective.combine == "weighted_vote":  # the voices stay
+            objective = replace(objective, combine="vote")
+        return Problem(
+            layout=self.layout,
+            rows=self.rows,
+            counts=self.words.counts(),
+            only=None if held_out is None else ~held_out,
+            held_out=held_out,
+            valued=self.words.schema.valued,
+            objective=objective,
+            sampling_rate=self.model.settings.get("sampling_rate", 1.0),
+            names=[target.column for target in self.words.schema.targets],
+        )
+
+    @cached_property
+    def seen(self) -> np.ndarray:
+        """(d,) how often each category is there in the new rows"""
+        out = np.zeros(self.layout.n_rows, np.int64)
+        for start in range(0, self.rows.n_rows, PIECE):
+            part = self.rows.read(start, min(start + PIECE, self.rows.n_rows))
+            at = self.layout.rows(part["codes"])
+            wide = wide_values(part["codes"], part.get("values"), self.problem.valued)
+            several = self.layout.n_slots > self.layout.n_fields and wide is not None
+            at = at[wide != 0] if several else at
+            out += np.bincount(at.reshape(-1), minlength=self.layout.n_rows)
+        return out
+
+    def settings(self) -> TrainSettings:
+        """As the model was trained, in smaller batches where there are fewer rows."""
+        known = {f.name for f in fields(TrainSettings)} - {"half", "bagging", "reg_every"}
+        kept = {k: v for k, v in self.model.settings.items() if k in known}
+        given = {"epochs": self.asked.epochs, "learning_rate": self.asked.learning_rate}
+        rate = kept.get("learning_rate")
+        usual = {
+            "learning_rate": STEP * rate if rate else None,
+            "epochs": EPOCHS,
+            "patience": 1,
+            "seed": self.seed,
+        }
+        told = {k: v for k, v in given.items() if v is not None}
+        settings = TrainSettings(**{**kept, **usual, **told})
+        n_rows = self.rows.n_rows if self.held_out is None else np.count_nonzero(~self.held_out)
+        smaller = replace(settings, batch_size=None).settled(int(n_rows)).batch_size
+        batch = min(settings.batch_size or 2048, smaller or 1)
+        return replace(settings, batch_size=batch).settled(int(n_rows))
+
+    def scale(self) -> Scale:
+        """The measure of targets: the one they were trained in, or as the new rows have it."""
+        model, objective = self.model, self.problem.objective
+        spread = np.array(model.settings.get("spread", []), np.float64)
+        if not len(spread) and any(not h.is_class and h.loss != "poisson" for h in objective.heads):
+            spread = scale_of(self.rows, None, objective).spread
+        spread = spread if len(spread) else np.ones(len(objective.heads))
+        offsets = model.offsets - np.log(self.problem.sampling_rate)
+        first = [first for _, first, _ in objective.copies[: len(objective.heads)]]
+        scaled = [h.loss in ("squared", "absolute", "huber") for h in objective.heads]
+        center = np.where(scaled, offsets[first], 0.0)
+        scale = Scale(offsets, center, spread)
+        centers, spreads = scale.of_outputs(objective)
+        return replace(scale, offsets=(offsets - centers) / spreads)
+
+    def start(self) -> Fit:
+        """The model as training would have left it: its table in the engine's measure, and steps as
+        small as they would be by now."""
+        scale, settings, layout = self.scale(), self.settings(), self.layout
+        table = grown_table(self.model, self.words, layout)
+        _, spreads = scale.of_outputs(self.problem.objective)
+        if (spreads != 1).any():
+            table = maths.fold(table, layout, np.repeat(1 / spreads[:, None], layout.n_fields, 1))
+        state = self._state(table, scale, settings)
+        weights = np.ones(layout.n_fields)
+        return Fit(table, state, [], -1, {}, settings, scale, weights, self.problem.objective)
+
+    def _state(self, table: np.ndarray, scale: Scale, settings: TrainSettings) -> np.ndarray:
+        """Adagrad's accumulators, which no model keeps, as they would be by now (d, R + K):
+
+        initial + passes x count of the row x mean squared gradient of a sample / batch size^2
+
+        A row's gradient is a mean over the batch, and rows that are hardly twice in a batch gain
+        the square of one sample's each time.
+        """
+        layout, batch = self.layout, settings.batch_size or 1
+        squares = self._passes() / batch**2 * self._gradient_squares(table, scale)
+        count = self._known_counts().astype(np.float32)
+        state = np.full(table.shape, self._initial_state(settings), np.float32)
+        for i in range(layout.n_fields):
+            own = layout.own(i)
+            state[own] += count[own, None] * squares[i].astype(np.float32)
+        return state
+
+    def _gradient_squares(self, table: np.ndarray, scale: Scale) -> np.ndarray:
+        """(m, R + K) the mean squared gradient of a new row by its rows of the table, measured on
+        some of them"""
+        layout, objective, rows = self.layout, scale.scaled(self.problem.objective), self.rows
+        starts = np.linspace(0, max(rows.n_rows - SAMPLE, 0), SAMPLES).astype(int)
+        found = []
+        for start in np.unique(starts).tolist():
+            some = rows.read(start, min(start + SAMPLE, rows.n_rows))
+            wide = wide_values(some["codes"], some.get("values"), self.problem.valued)
+            y = (some["target"] - scale.center) / scale.spread
+            w = some.get("weight", np.ones((len(y), 1)))
+            small, at = maths.local(table, layout.rows(some["codes"]))
+            f = maths.field_scores(small, layout, at, wide)
+            df = objective.slopes(f, scale.offsets, y, w, np.ones(layout.n_fields))[1] * len(y)
+            found.append(maths.gradient_squares(small, layout, at, df, wide))
+        return np.mean(found, axis=0)
+
+    def _known_counts(self) -> np.ndarray:
+        """(d,) how often each category was seen before the new rows, as it is remembered"""
+        counts = self.words.counts()
+        if not isinstance(self.words, CrossedVocabulary):
+            return counts - self.seen
+        first = self.layout.offsets[len(self.words.base.fields)]
+        return np.concatenate([(counts - self.seen)[:first], self.asked.keep * counts[first:]])
+
+    def _initial_state(self, settings: TrainSettings) -> float:
+        """With which a category never seen takes steps as large as training's first ones."""
+        known, batch = self.model.settings, settings.batch_size or 1
+        rate = settings.learning_rate or 1.0
+        smaller = min(1.0, rate / known.get("learning_rate", rate))
+        return float(
+            settings.initial_state * (smaller * known.get("batch_size", batch) / batch) ** 2
+        )
+
+    def _passes(self) -> int:
+        """How often training has seen every row."""
+        n_rows = self.model.settings.get("rows", STACKED)
+        copies = COPIES if self.words.evidence is not None and n_rows < STACKED else 1
+        return copies * max(1, len(self.model.history))
+
+    def _metrics(self, fit: Fit) -> dict[str, float]:
+        """On the rows held out, where there are any."""
+        judge = judge_rows(self.problem)
+        if judge is None:
+            return {}
+        engine = fitted_engine(self.problem, fit, self.running)
+        return evaluate(engine, self.problem, *judge, fit.scale)
+
+    def updated(self) -> FieldwiseModel:
+        start = self.start()
+        before = self._metrics(start)
+        fit = train(self.problem, start.settings, self.running, start)
+        is_better = not before or fit.metrics["loss"] < before["loss"]
+        judged = {"before": before, "after": dict(fit.metrics) if is_better else before}
+        trees = None
+        if self.model.boosted is not None:
+            trees, is_better, judged = self._trees(start, fit)
+        about = {
+            "rows": self.rows.n_rows,
+            "forget": self.asked.forget,
+            "learning_rate": start.settings.learning_rate,
+            "epochs": len(fit.history),
+            "new_categories": self._n_new(),
+            "table": "trained on" if is_better else "kept",
+            **judged,
+        }
+        new = self._model(fit if is_better else start, self._final_words())
+        return replace(
+            new,
+            metrics=judged["after"] or dict(self.model.metrics),
+            boosted=trees,
+            lineage=[*self.model.lineage, about],
+        )
+
+    def _n_new(self) -> dict[str, int]:
+        grown = zip(
+            self.words.schema.names, self.layout.sizes, self.model.layout.sizes, strict=True
+        )
+        return {name: now - was for name, now, was in grown if now > was}
+
+    def _model(self, fit: Fit, words: Any) -> FieldwiseModel:
+        model, n_old = self.model, self.asked.keep * self.model.settings.get("rows", 0)
+        new = FieldwiseModel.of(words, self.problem, fit, {})
+        moments = new.moments
+        if moments is not None and model.moments is not None:
+            before = grown(model.moments, model.layout, self.layout, None)
+            share = n_old / (n_old + self.rows.n_rows)
+            moments = share * before + (1 - share) * moments
+        return replace(
+            new,
+            objective=model.objective,
+            settings={**model.settings, "rows": round(n_old) + self.rows.n_rows},
+            history=list(model.history),
+            moments=moments,
+        )
+
+    def _final_words(self) -> Vocabulary:
+        """With evidence that has taken in the new rows, where there are crosses."""
+        words = self.words
+        if not isinstance(words, CrossedVocabulary):
+            return words
+        head, rows, evidence = self.model.objective.heads[0], self.crossed, words.evidence
+        offsets = self.model.offsets - np.log(self.problem.sampling_rate)
+        mean = evidence.mean
+        if mean is None:  # of a model made before it was kept
+            mean = np.atleast_1d(LOSSES[head.loss].prediction(offsets[None])[0])
+        known = Known.of(rows["own"], evidence_targets(head, rows["target"]), rows.get("weight"))
+        jobs = self.running.n_jobs
+        joined = evidence.joined(known, mean, keep=self.asked.keep, n_jobs=jobs)
+        own = self.seen[self.layout.offsets[len(words.base.fields)] :]
+        return words.learned_more(joined, own, self.asked.keep)
+
+    def _trees(self, start: Fit, fit: Fit) -> tuple[Boosted, bool, dict[str, Any]]:
+        """The trees to go on with, whether the new table is better with them, and what was done."""
+        trees, rows, jobs = self.model.boosted, self.crossed, self.running.n_jobs
+        assert trees is not None
+        held_out = self.held_out
+        if held_out is None:
+            return trees, True, {"trees": "kept", "before": {}, "after": {}}
+        head, n_values = self.model.objective.heads[0], len(self.words.schema.valued)
+
+        def examples(model: FieldwiseModel, part: np.ndarray) -> Examples:
+            values = rows["values"][part]
+            z = model.score_codes(rows["codes"][part], values[:, :n_values], jobs)
+            z = z.reshape(len(z), -1).astype(np.float32)
+            features = np.concatenate([z, values[:, n_values:]], axis=1)
+            weight = rows["weight"][part, 0] if "weight" in rows else None
+            return Examples(features, rows["target"][part, 0], weight)
+
+        both = [self._model(one, self.words) for one in (start, fit)]
+        judges = [examples(model, held_out) for model in both]
+        before, after = (judged(trees, judge, head, jobs) for judge in judges)
+        is_better = after["loss"] < before["loss"]
+        # The scores of the table that did not see the rows: the others know their labels.
+        known = examples(both[0], ~held_out)
+        chosen, how, after = freshened(
+            *(trees, known, judges[is_better], head),
+            seed=self.seed,
+            n_jobs=jobs,
+            show=self.running.show,
+        )
+        return chosen, is_better, {"trees": how, "before": before, "after": after}
