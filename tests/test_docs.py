@@ -14,7 +14,17 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 
 def test_the_readmes_python_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    names = ("training", "tasks", "comparing", "explaining", "accuracy", "ranking", "compressing")
+    names = (
+        "training",
+        "tasks",
+        "comparing",
+        "explaining",
+        "accuracy",
+        "ranking",
+        "compressing",
+        "exporting",
+        "updating",
+    )
     pages = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in names)]
     for page in pages:
         blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)

@@ -26,11 +26,23 @@ def export(
         ),
     ] = None,
     dialect: Annotated[str | None, typer.Option(help="Of sql: duckdb or postgres.")] = None,
+    table: Annotated[
+        str | None, typer.Option(help="Of sql: the table that is scored; input unless set.")
+    ] = None,
+    key: Annotated[
+        list[str] | None, typer.Option(help="Of sql: a column that the view shows; all unless set.")
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="Of sql: begins all names; fieldwise_ unless set.")
+    ] = None,
 ) -> None:
     """Write a model as a file that scores raw rows without fieldwise."""
     from ..export import export as write
 
-    said = {"missing": missing, "contributions": contributions, "dialect": dialect}
+    said = {
+        **{"missing": missing, "contributions": contributions},
+        **{"dialect": dialect, "table": table, "key": key or None, "prefix": prefix},
+    }
     options: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
     write(model, out, to, **options)
     typer.echo(f"{out}: {out.stat().st_size / 1e6:,.1f} MB of {to}")
