@@ -220,7 +220,7 @@ def fit_crossed(
     if not crossing.boosted:
         rates = GLASS_RATES if n < STACKED else MANY_RATES
         if settings.weight_decay is None and settings.shrinkage is None:
-            settings = replace(settings, shrinkage=GLASS_SHRINKAGE * copies)
+            settings = replace(settings, shrinkage=GLASS_SHRINKAGE)
     probe = not crossing.boosted and n >= STACKED
     fit = train(problem, settings, _kept_apart(running, "fields"), rates=rates, probe=probe)
     model = FieldwiseModel.of(crossed, problem, fit, asdict(fit.settings))

@@ -58,13 +58,11 @@ class Problem:
             )
 
     @property
-    def shares(self) -> np.ndarray:
-        """(d,) of all rows that were counted, those that have each category"""
+    def n_counted(self) -> int:
+        """How many rows the counts are of: all that were ever trained on, where training goes on"""
         by_field = np.add.reduceat(self.counts, self.layout.offsets[:-1])
         plain = by_field[np.array(self.layout.slots) == 1]  # a list is counted once a value
-        n = max((plain if len(plain) else by_field).max(), 1)
-        out: np.ndarray = np.minimum(self.counts / n, 1.0)
-        return out
+        return max(int((plain if len(plain) else by_field).max()), 1)
 
     @property
     def judge(self) -> tuple[Table, np.ndarray | None] | None:

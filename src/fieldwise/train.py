@@ -328,11 +328,11 @@ def _engine(
     )
 
 
-def _decay(problem: Problem, settings: TrainSettings, n_rows: int) -> np.ndarray:
+def _decay(problem: Problem, settings: TrainSettings) -> np.ndarray:
     """(d,) of every row of the table, each time it is in a batch"""
-    shared = shared_decay(
-        problem.shares, n_rows, settings.batch_size or 1, settings.shrinkage or 0.0
-    )
+    n = problem.n_counted
+    shares = np.minimum(problem.counts / n, 1.0)
+    shared = shared_decay(shares, n, settings.batch_size or 1, settings.shrinkage or 0.0)
     return ((settings.weight_decay or 0.0) + shared).astype(np.float32)
 
 
@@ -353,8 +353,8 @@ def _begun(
     trained = Batches(problem.rows, 1, only=only).n_rows
     batch = settings.batch_size or 1
     engine = _engine(problem, settings, running, scale, trained)
-    if settings.shrinkage:
-        fill(engine.decay[: layout.n_rows], _decay(problem, settings, trained))
+    if settings.shrinkage and hasattr(engine, "decay"):
+        fill(engine.decay[: layout.n_rows], _decay(problem, settings))
     if start:
         fill(engine.table, start.table)
         fill(engine.state, start.state)
