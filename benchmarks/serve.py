@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import statistics
 import subprocess
@@ -22,7 +23,7 @@ from contextlib import contextmanager
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -76,9 +77,21 @@ def model_of(shape: str) -> tuple[Path, pl.DataFrame]:
     return path, X
 
 
+class Running(NamedTuple):
+    """A server: where it answers, and its process."""
+
+    port: int
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """Of the process so far, which other busy processes do not change much."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def running(*command: str) -> Iterator[int]:
-    """A server in a process of its own, given a port that is free; its port, once it answers."""
+def running(*command: str) -> Iterator[Running]:
+    """A server in a process of its own, on a port that is free, once it answers."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -89,7 +102,7 @@ def running(*command: str) -> Iterator[int]:
                 if tried.connect_ex(("127.0.0.1", port)) == 0 and answers(port):
                     break
             time.sleep(0.1)
-        yield port
+        yield Running(port, process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -110,12 +123,19 @@ def serving(path: Path, workers: int = 1) -> Any:
     return running("fieldwise", "serve", str(path), "--workers", str(workers))
 
 
-def load(port: int, path: str, *options: str, seconds: float = SECONDS) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.load", str(port), path, str(seconds), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+def load(server: Running, path: str, *options: str, seconds: float | None = None) -> dict[str, Any]:
+    where = [str(server.port), path, str(seconds or SECONDS)]
+    begun = server.cpu_seconds()
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.load", *where, *options],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     out: dict[str, Any] = json.loads(done.stdout)
     assert out["failed"] == 0, out
-    return out
+    spent = server.cpu_seconds() - begun
+    return {**out, "cpu_microseconds": 1e6 * spent / out["requests"]}
 
 
 def bodies_of(rows: list[dict[str, Any]]) -> str:
@@ -130,22 +150,30 @@ def one_row() -> dict[str, Any]:
     path, X = model_of("criteo")
     bodies = bodies_of(X.tail(2000).to_dicts())
     empty = ("uvicorn", "benchmarks.serve:empty_app", "--factory", "--log-level", "warning")
-    speeds: dict[str, list[float]] = {"empty": [], "predict": []}
-    with running(*empty, "--no-access-log") as bare, serving(path) as port:
+    runs: dict[str, list[dict[str, Any]]] = {"empty": [], "predict": []}
+    with running(*empty, "--no-access-log") as bare, serving(path) as server:
         for k in range(ROUNDS + 1):  # the first is for warming up
             found = {
                 "empty": load(bare, "/empty"),
-                "predict": load(port, "/predict", "--bodies", bodies),
+                "predict": load(server, "/predict", "--bodies", bodies),
             }
-            for name in speeds if k else ():
-                speeds[name].append(found[name]["requests_per_second"])
-    pairs = zip(speeds["predict"], speeds["empty"], strict=True)
+            for name in runs if k else ():
+                runs[name].append(found[name])
+
+    def middle(of: str) -> dict[str, float]:
+        return {name: statistics.median(run[of] for run in own) for name, own in runs.items()}
+
+    speed, cpu = middle("requests_per_second"), middle("cpu_microseconds")
+    pairs = zip(runs["predict"], runs["empty"], strict=True)
+    ratios = [a["requests_per_second"] / b["requests_per_second"] for a, b in pairs]
     return {
         "fields": len(CRITEO_SIZES),
-        "empty_requests_per_second": statistics.median(speeds["empty"]),
-        "requests_per_second": statistics.median(speeds["predict"]),
-        "share_of_empty": statistics.median(ours / theirs for ours, theirs in pairs),
-        "all_runs": speeds,
+        "requests_per_second": speed["predict"],
+        "empty_requests_per_second": speed["empty"],
+        "share_of_empty": statistics.median(ratios),
+        "cpu_microseconds": cpu["predict"],
+        "empty_cpu_microseconds": cpu["empty"],
+        "all_shares": ratios,
     }
 
 
@@ -153,9 +181,10 @@ def steady() -> dict[str, Any]:
     """Milliseconds of one row at a steady rate, with several workers."""
     path, X = model_of("criteo")
     bodies = bodies_of(X.tail(2000).to_dicts())
-    with serving(path, WORKERS) as port:
-        load(port, "/predict", "--bodies", bodies, seconds=2)
-        found = load(port, "/predict", "--bodies", bodies, "--rate", str(RATE), seconds=20)
+    with serving(path, WORKERS) as server:
+        load(server, "/predict", "--bodies", bodies, seconds=2)
+        found = load(server, "/predict", "--bodies", bodies, "--rate", str(RATE), seconds=20)
+    del found["cpu_microseconds"]  # of the process that started the workers
     return {"workers": WORKERS, "rate": RATE, **found}
 
 
@@ -165,8 +194,8 @@ def batch() -> dict[str, Any]:
     out = BytesIO()
     X.write_ipc_stream(out)
     body, taken = out.getvalue(), []
-    with serving(path) as port:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    with serving(path) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         for _ in range(ROUNDS + 1):
             begun = time.perf_counter()
             connection.request("POST", "/predict/batch", body, {"Content-Type": STREAM})
@@ -196,12 +225,13 @@ def presets() -> dict[str, Any]:
         model = FieldwiseModel.load(path)
         model.predict_proba(rows[0])
         taken = [timed(lambda row=row, model=model: model.predict_proba(row)) for row in rows]
-        with serving(path) as port:
-            load(port, "/predict", "--bodies", bodies, "--connections", "1", seconds=1)
-            found = load(port, "/predict", "--bodies", bodies, "--connections", "1")
+        with serving(path) as server:
+            load(server, "/predict", "--bodies", bodies, "--connections", "1", seconds=1)
+            found = load(server, "/predict", "--bodies", bodies, "--connections", "1")
         out[preset] = {
             "row_microseconds": 1e6 * statistics.median(taken),
             "call_milliseconds": found["milliseconds"],
+            "call_cpu_microseconds": found["cpu_microseconds"],
         }
     return out
 

@@ -1,5 +1,5 @@
-"""The endpoints. Each reads its body itself, within limits, and answers bytes: FastAPI has the
-routes and their description, and pydantic no part in a prediction."""
+"""The endpoints. Each reads its body itself, within limits, and answers bytes, and the gate goes
+straight to it: FastAPI has the routes and their description, and no part in a prediction."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ from ..errors import MissingExtra
 try:
     import orjson
     from fastapi import FastAPI, Request, Response
-    from fastapi.routing import APIRoute
     from prometheus_client import CONTENT_TYPE_LATEST
     from starlette.exceptions import HTTPException
     from starlette.middleware import Middleware
-    from starlette.types import Receive, Scope, Send
 
     from .gate import Gate, answer, no_route, read_body
     from .metrics import Metrics
@@ -47,17 +45,6 @@ POLICY = (
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 PLACEHOLDER = "<!doctype html><title>fieldwise</title><p>See /openapi.json.</p>"
-
-
-class Direct(APIRoute):
-    """A route that hands the request to its endpoint as it is."""
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] not in (self.methods or ()):
-            await super().handle(scope, receive, send)  # which says so
-            return
-        response = await self.endpoint(Request(scope, receive))
-        await response(scope, receive, send)
 
 
 def create_app(
@@ -92,13 +79,11 @@ def create_app(
                 await watching
             endpoints.close()
 
+    routes = {
+        (method, path): getattr(endpoints, name) for path, (method, name, _) in ROUTES.items()
+    }
     gate = Middleware(
-        Gate,
-        limits=limits,
-        metrics=metrics,
-        token=token,
-        paths=frozenset(ROUTES),
-        open_paths=OPEN,
+        Gate, endpoints=routes, limits=limits, metrics=metrics, token=token, open_paths=OPEN
     )
     app = FastAPI(
         title="fieldwise",
@@ -110,11 +95,11 @@ def create_app(
         lifespan=lifespan,
         middleware=[gate],
         exception_handlers={HTTPException: no_route},
+        telemetry=dict.fromkeys(("tracing", "metrics", "logs"), False),  # /metrics has ours
     )
-    app.router.route_class = Direct
-    for path, (method, name, about) in ROUTES.items():
-        endpoint = getattr(endpoints, name)
-        app.add_api_route(path, endpoint, methods=[method], response_class=Response, **about)
+    for (method, path), endpoint in routes.items():
+        about = {"methods": [method], "response_class": Response, **ROUTES[path][2]}
+        app.add_api_route(path, endpoint, **about)
     endpoints.app = app
     return app
 

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import orjson
@@ -22,28 +22,30 @@ from .metrics import Metrics
 
 __all__ = ["Gate", "answer", "no_route", "read_body", "refused"]
 
+Endpoint = Callable[[Request], Awaitable[Response]]
 LOG = logging.getLogger("uvicorn.error")
 LONGEST = 1000  # letters of a message: it may quote what was sent
 GONE = 499  # the client, before it was answered; as nginx counts it
 
 
 class Gate:
-    """ASGI, around the endpoints. `open_paths` need no token; other paths than `paths` are counted
-    together."""
+    """ASGI, around an application. What is asked of `endpoints` (method and path) is theirs at
+    once; the application has the rest, which is counted together. `open_paths` need no token."""
 
     def __init__(
         self,
         app: ASGIApp,
         *,
+        endpoints: Mapping[tuple[str, str], Endpoint],
         limits: Limits,
         metrics: Metrics,
         token: str | None,
-        paths: frozenset[str],
         open_paths: frozenset[str],
     ) -> None:
         self._app, self._limits, self._metrics = app, limits, metrics
         self._secret = None if token is None else b"Bearer " + token.encode()
-        self._paths, self._open_paths = paths, open_paths
+        self._endpoints, self._open_paths = endpoints, open_paths
+        self._paths = frozenset(path for _, path in endpoints)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -60,7 +62,12 @@ class Gate:
         try:
             async with asyncio.timeout(self._limits.seconds):
                 self._check_token(scope)
-                await self._app(scope, receive, sent)
+                endpoint = self._endpoints.get((scope["method"], path))
+                if endpoint is None:
+                    await self._app(scope, receive, sent)
+                else:
+                    response = await endpoint(Request(scope, receive))
+                    await response(scope, receive, sent)
         except ClientDisconnect:
             status = GONE
         except (Exception, pl.exceptions.PanicException) as error:
