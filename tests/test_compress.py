@@ -450,7 +450,7 @@ def test_no_loss_allowed_is_the_identity(model, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:values never seen")
 def test_halves_where_bytes_lose_too_much(model, tmp_path):
-    found = compress(model, clicks(seed=1), max_loss=1e-5)
+    found = compress(model, clicks(seed=5), max_loss=1e-5)
     assert [s.name for s in found.steps][:2] == ["as it is", "float16"]
     assert found.steps[1].n_bytes < 0.7 * found.steps[0].n_bytes
     assert found.loss_added <= 1e-5

@@ -338,7 +338,7 @@ TASKS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", TASKS)
 def test_classes_of_every_kind(name):
     model = fit(visits(3000, 0), **TASKS[name])
-    new, test = visits(1500, 5, fresh="fresh"), visits(1000, 6, fresh="fresh")
+    new, test = visits(2000, 5, fresh="fresh"), visits(1000, 6, fresh="fresh")
     test = test.filter(~pl.col("site").str.starts_with("rare"))
     after = update(model, new)
     assert after.objective == model.objective

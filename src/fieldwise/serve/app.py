@@ -195,11 +195,12 @@ class Endpoints:
         given = _parsed(body, {"context", "over", "k"})
         context = _given(given, "context", dict)
         over, k = _given(given, "over", str), given.get("k", 20)
-        if type(k) is not int or not 1 <= k <= self._limits.max_rows:
-            most = self._limits.max_rows
-            raise Refusal(422, f"k={str(k)[:20]} is not a whole number from 1 to {most:,}")
+        if type(k) is float and k.is_integer():  # as JSON has it, 3.0 is a whole number
+            k = int(k)
+        if type(k) is not int or k < 1:
+            raise Refusal(422, f"k={str(k)[:20]} is not a whole number of at least 1")
         served.check_context(context, over, self._limits.max_text)
-        found = await self._apart(served.rank, context, over, k)
+        found = await self._apart(served.rank, context, over, min(k, self._limits.max_rows))
         return answer({"model": served.id, "over": over, "ranking": found})
 
     async def schema(self, request: Request) -> Response:

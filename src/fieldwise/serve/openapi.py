@@ -145,10 +145,7 @@ BINARY = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in K
 USUAL = (401, 408, 503)
 FLAG = {"type": "boolean", "default": False}
 LIMIT = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 20}
-RANK_BODY = _object(
-    {"context": _ref("Context"), "over": _ref("Field")},
-    {"k": {"type": "integer", "minimum": 1, "default": 20}},
-)
+K = {"type": "integer", "minimum": 1, "default": 20}
 # path: method, the endpoint's name, what FastAPI is told
 ROUTES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "/predict": (
@@ -174,7 +171,7 @@ ROUTES: dict[str, tuple[str, str, dict[str, Any]]] = {
             "Rank all categories of a field",
             _json(_ref("Ranking")),
             (*USUAL, 400, 413, 422),
-            body=_json(RANK_BODY),
+            body=_json(_ref("RankRequest")),
         ),
     ),
     "/schema": ("GET", "schema", _about("The model's columns", _json(_ref("Schema")), USUAL)),
@@ -224,7 +221,6 @@ def described(app: FastAPI, served: Served) -> dict[str, Any]:
     from fastapi.openapi.utils import get_openapi
 
     row = served.description.row_schema()
-    context = {**row, "required": []}
     names = dict.fromkeys((*served.model.schema.columns, *(f.name for f in served.fields)))
     out: dict[str, Any] = get_openapi(
         title="fieldwise",
@@ -233,7 +229,26 @@ def described(app: FastAPI, served: Served) -> dict[str, Any]:
         routes=app.routes,
     )
     out["components"] = {
-        "schemas": {**SCHEMAS, "Row": row, "Context": context, "Field": {"enum": list(names)}},
+        "schemas": {
+            **SCHEMAS,
+            "Row": row,
+            "Field": {"enum": list(names)},
+            "RankRequest": _rank_request(served, row),
+        },
         "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
     }
     return out
+
+
+def _rank_request(served: Served, row: dict[str, Any]) -> dict[str, Any]:
+    """One form for every field that can be ranked: the context may lack its column, where it is of
+    this field alone."""
+    columns = [f.column for f in served.fields]
+    forms = []
+    for f in served.fields:
+        if f.is_linear or f.is_list:
+            continue
+        spared = f.column if columns.count(f.column) == 1 else None
+        context = {**row, "required": [c for c in row["required"] if c != spared]}
+        forms.append(_object({"context": context, "over": {"enum": [f.name]}}, {"k": K}))
+    return {"anyOf": forms} if forms else FREE
