@@ -85,6 +85,7 @@ def create_app(
     gate = Middleware(
         Gate, endpoints=routes, limits=limits, metrics=metrics, token=token, open_paths=OPEN
     )
+    untold: Any = dict.fromkeys(("tracing", "metrics", "logs"), False)  # /metrics has ours
     app = FastAPI(
         title="fieldwise",
         version=__version__,
@@ -95,7 +96,7 @@ def create_app(
         lifespan=lifespan,
         middleware=[gate],
         exception_handlers={HTTPException: no_route},
-        telemetry=dict.fromkeys(("tracing", "metrics", "logs"), False),  # /metrics has ours
+        telemetry=untold,
     )
     for (method, path), endpoint in routes.items():
         about = {"methods": [method], "response_class": Response, **ROUTES[path][2]}
