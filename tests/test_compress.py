@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
-from io import StringIO
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commands import run
 from fieldwise import (
     DataError,
     Field,
@@ -30,7 +29,6 @@ from fieldwise import (
     boosted,
     maths,
 )
-from fieldwise.cli import main
 from fieldwise.compress import compress
 from fieldwise.compress.certificate import largest_change
 from fieldwise.compress.choice import Choice, Prices
@@ -603,21 +601,6 @@ def test_refusals(model, made):
         compress(fit(component="fm", epochs=1, rank=2), table)
     with pytest.raises(ModelError, match="a vote are no sum"):
         compress(fit(combine="vote", epochs=1), table)
-
-
-def run(*arguments: Any, expect: int = 0) -> tuple[str, str]:
-    """What a command prints, on standard output and standard error."""
-    out, errors = StringIO(), StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        redirect_stdout(out),
-        redirect_stderr(errors),
-        pytest.raises(SystemExit) as ended,
-    ):
-        patch.setattr("sys.argv", ["fieldwise", *map(str, arguments)])
-        main()
-    assert (ended.value.code or 0) == expect, out.getvalue() + errors.getvalue()
-    return out.getvalue(), errors.getvalue()
 
 
 @pytest.mark.filterwarnings("ignore:values never seen")

@@ -6,10 +6,8 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import partial
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commands import run
 from fieldwise import (
     FieldwiseClassifier,
     FieldwiseModel,
@@ -34,7 +33,6 @@ from fieldwise import (
     load_flights,
     maths,
 )
-from fieldwise.cli import main
 from fieldwise.data.schema import Field
 from fieldwise.data.values import as_text, field_keys
 from fieldwise.data.vocabulary import ENTRIES, FieldVocabulary, Vocabulary
@@ -578,21 +576,6 @@ def test_a_write_that_fails_leaves_what_was_there(everything, tmp_path, monkeypa
         export(model, tmp_path / "m.onnx")
     assert {p.name for p in tmp_path.iterdir()} == {"m.onnx", "folder"}
     assert (tmp_path / "m.onnx").read_text() == "before"
-
-
-def run(*arguments: Any, expect: int = 0) -> tuple[str, str]:
-    """What a command prints, on standard output and standard error."""
-    out, errors = StringIO(), StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        redirect_stdout(out),
-        redirect_stderr(errors),
-        pytest.raises(SystemExit) as ended,
-    ):
-        patch.setattr("sys.argv", ["fieldwise", *map(str, arguments)])
-        main()
-    assert (ended.value.code or 0) == expect, out.getvalue() + errors.getvalue()
-    return out.getvalue(), errors.getvalue()
 
 
 def test_from_a_table_to_onnx_by_commands(tmp_path) -> None:

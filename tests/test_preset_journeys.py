@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from commands import run
 from fieldwise import FieldwiseModel, SettingError, boosted, encode, synthetic
 from fieldwise import checkpoint as checkpoints
-from fieldwise.cli import main
 from fieldwise.crossing import decide
 from fieldwise.fitting import fit_store, train_table
 from fieldwise.report.text import headline
@@ -23,21 +21,6 @@ from fieldwise.train import TrainSettings
 
 QUICK = ("--rank", 2, "--learning-rate", 0.1, "--epochs", 2, "--threads", 2)
 PRESETS = ("glass", "best")
-
-
-def run(*arguments: Any, expect: int = 0) -> tuple[str, str]:
-    """What a command prints, on standard output and standard error."""
-    out, errors = StringIO(), StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        redirect_stdout(out),
-        redirect_stderr(errors),
-        pytest.raises(SystemExit) as ended,
-    ):
-        patch.setattr("sys.argv", ["fieldwise", *map(str, arguments)])
-        main()
-    assert (ended.value.code or 0) == expect, out.getvalue() + errors.getvalue()
-    return out.getvalue(), errors.getvalue()
 
 
 def planted(n: int, seed: int) -> pl.DataFrame:

@@ -21,7 +21,6 @@ import pytest
 import fieldwise
 from browser import CHROMIUM, Browser
 from fieldwise import FieldwiseClassifier, FieldwiseRegressor, load_flights
-from serve_standin import standing_in
 
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 
@@ -111,14 +110,10 @@ def numbers():
 
 @contextmanager
 def serving(model, token=None):
-    """The address of a server of this model: the app's, or a stand-in's where there is no app."""
-    try:
-        from fieldwise.serve.app import create_app
-    except ImportError:
-        with standing_in(model, token) as url:
-            yield url
-        return
+    """The address of a server of this model."""
     import uvicorn
+
+    from fieldwise.serve.app import create_app
 
     with tempfile.TemporaryDirectory() as folder:
         app = create_app(model.save(Path(folder, "model")), token=token)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commands import run
 from fieldwise import (
     DataError,
     FieldwiseClassifier,
@@ -34,7 +35,6 @@ from fieldwise.going_on import Asked, Going, grown_table
 from fieldwise.predicting import evaluate_table
 from fieldwise.train import TrainSettings
 from fieldwise.updating import _remembered
-from test_preset_journeys import run
 
 QUICK = {"epochs": 3, "rank": 3, "learning_rate": 0.1}
 

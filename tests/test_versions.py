@@ -15,11 +15,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+from commands import run
 from fieldwise import FieldwiseClassifier, FieldwiseModel, ModelError, SettingError, files
 from fieldwise.files import put_back, replace_folder
 from fieldwise.updating import update_saved
 from fieldwise.versions import being_changed, model_id, publish, rollback, versions
-from test_preset_journeys import run
 
 
 def table(n: int, seed: int) -> pl.DataFrame:
