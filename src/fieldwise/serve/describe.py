@@ -175,7 +175,7 @@ class Description:
             clock = any(f.field.part in ("hour", "minute") for f in fields)
             formats = ["date-time"] if clock else ["date", "date-time"]
             times = [{"type": "string", "format": name} for name in formats]
-            return {"anyOf": [*times, {"type": "null"}]}
+            return {"anyOf": [*times, {"enum": ["", None], "description": "No value."}]}
         if field.kind == "numeric":
             wide = {"minimum": -LARGEST, "maximum": LARGEST} if field.is_linear else {}
             about = "A number; as text it is read too."
