@@ -52,9 +52,9 @@ FLOOR = 30  # of a model that reads evidence: what there is to know of rarer one
 STACKED = 50_000  # rows; fewer are taken three times, each time with other folds
 COPIES = 3
 SCORE_FOLDS = 5
-# Evidence says much at once, so steps are small, ranks low and shrinkage strong, by the validation
-# rows of six tables. Of many rows an epoch tells which step is best, and it may be a larger one.
-GLASS_RANK, GLASS_SHRINKAGE = 8, 30.0
+# Evidence says much at once, so steps are small and shrinkage strong, by the validation rows of
+# seven tables. Of many rows an epoch tells which step is best, and it may be a larger one.
+GLASS_SHRINKAGE = 30.0
 GLASS_RATES, MANY_RATES = (0.003, 0.01, 0.03), (0.01, 0.03, 0.1)
 
 Crosses = str | Sequence[Sequence[str]]
@@ -122,9 +122,8 @@ def layout_for(
 ) -> Layout:
     """The layout of a vocabulary's fields, those made of evidence among them."""
     schema = words.schema
-    if rank is None and rank_base is None and any(f.cross for f in schema.fields):
-        rank = GLASS_RANK
-    overrides = dict.fromkeys(schema.linear, 0)
+    # Evidence has no models of its own: every category's model weighs it.
+    overrides = {i: 0 for i, f in enumerate(schema.fields) if f.is_linear or f.cross}
     for name, value in (ranks or {}).items():
         overrides[schema.names.index(schema[name].name)] = value
     return Layout.of(
