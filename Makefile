@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-bound bench-compare bench-presets bench-serve bench-update clean
+.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-bound bench-compare bench-presets bench-serve bench-update bench-scale clean
 
 setup: $(READY)
 
@@ -35,7 +35,7 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-bench: bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-bound bench-serve bench-update
+bench: bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-bound bench-serve bench-update bench-scale
 
 bench-data: $(READY)
 	$(BIN)/python -m benchmarks.data
@@ -76,6 +76,9 @@ bench-presets: $(READY)
 
 bench-serve: $(READY)
 	$(BIN)/python -m benchmarks.serve
+
+bench-scale: $(READY)
+	$(BIN)/python -m benchmarks.scale
 
 bench-update: $(READY)
 	$(BIN)/python -m benchmarks.update

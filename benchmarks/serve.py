@@ -1,4 +1,5 @@
-"""How fast models are served: one row beside an empty endpoint, steady load, whole tables, presets.
+"""How fast models are served: one row beside an empty endpoint, steady load, whole tables, presets,
+ranking, exports; and how small they get.
 
     make bench-serve                        # every figure
     python -m benchmarks.serve batch        # some; the others stay as they are
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from benchmarks import serve_compress, serve_onnx, serve_rank, serve_sql
 from benchmarks.record import RESULTS, save
 from fieldwise import FieldwiseClassifier, FieldwiseModel, load_flights, synthetic
 from fieldwise.data.planted import AVAZU_SIZES, CRITEO_SIZES
@@ -236,21 +238,6 @@ def presets() -> dict[str, Any]:
     return out
 
 
-def rank() -> dict[str, Any]:
-    """Milliseconds to rank 100,000 categories of a field."""
-    from benchmarks.explain import model_of as drawn
-    from fieldwise import Layout
-
-    model = drawn(Layout.of((100_000, *(1000,) * 21), rank=8))
-    context = {f.name: "7" for f in model.schema.fields[1:]}
-    model.rank(context, over="field0", k=20)
-    taken = [timed(lambda: model.rank(context, over="field0", k=20)) for _ in range(50)]
-    return {
-        "categories": 100_000,
-        "milliseconds": {"median": 1e3 * statistics.median(taken), "longest": 1e3 * max(taken)},
-    }
-
-
 def timed(work: Callable[[], Any]) -> float:
     begun = time.perf_counter()
     work()
@@ -262,7 +249,10 @@ FIGURES: dict[str, Callable[[], dict[str, Any]]] = {
     "steady": steady,
     "batch": batch,
     "presets": presets,
-    "rank": rank,
+    "rank": serve_rank.figures,
+    "onnx": serve_onnx.figures,
+    "sql": serve_sql.figures,
+    "compress": serve_compress.figures,
 }
 
 

@@ -25,17 +25,10 @@ from fieldwise.layout import Layout  # noqa: E402
 from fieldwise.objective import Head, Objective  # noqa: E402
 from fieldwise.problem import Problem  # noqa: E402
 from fieldwise.train import Running, TrainSettings, train  # noqa: E402
+from interpreted import mended  # noqa: E402
 
 ON_GPU = torch.cuda.is_available()
-if not ON_GPU:
-    # Triton 3.6's interpreter takes int() of arrays of one element, which NumPy 2.4 refuses.
-    from triton.runtime import interpreter
-
-    def patched(tensor, scope, patch=interpreter._patch_lang_tensor):
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = patched
+mended()
 pytestmark = pytest.mark.gpu
 
 CLOSE = {"rtol": 5e-4, "atol": 5e-6}  # float32 against float64 after a few steps

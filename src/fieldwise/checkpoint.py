@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ import numpy as np
 from .errors import StoreError
 from .files import disk_errors, read_sealed, sealed, sync_folder, write_atomically
 
-__all__ = ["load", "save"]
+__all__ = ["agree", "checked", "keep_only", "load", "save", "write_array"]
 
 FORMAT = 1
 NAME = "checkpoint.json"
+PIECE = 4096  # rows of an array written at a time
 
 
 def save(folder: Path, progress: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
@@ -33,28 +34,57 @@ def save(folder: Path, progress: Mapping[str, Any], arrays: Mapping[str, np.ndar
         old = _generation(folder)
         described: dict[str, Any] = {}
         for name, array in arrays.items():
-            file = folder / f"{name}-{old + 1}.bin"
-            checksum = 0
-            with file.open("wb") as out:
-                for start in range(0, len(array), 4096):
-                    piece = np.ascontiguousarray(array[start : start + 4096])
-                    checksum = zlib.crc32(piece.reshape(-1).view(np.uint8).data, checksum)
-                    out.write(piece.reshape(-1).view(np.uint8).data)
-                out.flush()
-                os.fsync(out.fileno())
-            described[name] = {
-                "file": file.name,
-                "checksum": checksum,
-                "shape": list(array.shape),
-                "dtype": array.dtype.str,
-            }
+            described[name] = write_array(folder / f"{name}-{old + 1}.bin", array)
         sync_folder(folder)
         body = {"format": FORMAT, "generation": old + 1, "arrays": described, **progress}
         write_atomically(folder / NAME, sealed(body))
-    kept = {NAME, *(d["file"] for d in described.values())}
+    keep_only(folder, (d["file"] for d in described.values()))
+
+
+def write_array(file: Path, array: np.ndarray) -> dict[str, Any]:
+    """Write an array, through to the disk; what `checked` needs to find it whole."""
+    checksum = 0
+    with file.open("wb") as out:
+        for start in range(0, len(array), PIECE):
+            piece = np.ascontiguousarray(array[start : start + PIECE])
+            checksum = zlib.crc32(piece.reshape(-1).view(np.uint8).data, checksum)
+            out.write(piece.reshape(-1).view(np.uint8).data)
+        out.flush()
+        os.fsync(out.fileno())
+    return {
+        "file": file.name,
+        "checksum": checksum,
+        "shape": list(array.shape),
+        "dtype": array.dtype.str,
+    }
+
+
+def checked(folder: Path, said: Mapping[str, Any]) -> np.ndarray:
+    """An array as it was written, mapped; anything else is an error that names the file."""
+    file = folder / said["file"]
+    count = int(np.prod(said["shape"]))
+    checksum = 0
+    if file.is_file() and file.stat().st_size == count * np.dtype(said["dtype"]).itemsize:
+        with file.open("rb") as content:
+            while piece := content.read(1 << 22):
+                checksum = zlib.crc32(piece, checksum)
+        if checksum == said["checksum"]:
+            flat = np.memmap(file, said["dtype"], "r") if count else np.zeros(0, said["dtype"])
+            return flat.reshape(said["shape"])
+    raise StoreError(f"{file} is missing or was altered; start the training again")
+
+
+def keep_only(folder: Path, names: Iterable[str]) -> None:
+    """Remove what a checkpoint that counts by now does not name."""
+    kept = {NAME, *names}
     for file in folder.iterdir():
         if file.name not in kept:
             file.unlink()
+
+
+def agree(is_due: bool) -> bool:
+    """Whether a checkpoint is due; there is nobody else to ask."""
+    return is_due
 
 
 def _generation(folder: Path) -> int:
@@ -67,11 +97,4 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
     if not (folder / NAME).exists():
         return None
     body = read_sealed(folder / NAME, newest=FORMAT, what="checkpoint")
-    arrays = {}
-    for name, said in body.pop("arrays").items():
-        file = folder / said["file"]
-        content = file.read_bytes() if file.exists() else b""
-        if zlib.crc32(content) != said["checksum"]:
-            raise StoreError(f"{file} is missing or was altered; start the training again")
-        arrays[name] = np.frombuffer(content, dtype=said["dtype"]).reshape(said["shape"])
-    return body, arrays
+    return body, {name: checked(folder, said) for name, said in body.pop("arrays").items()}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from .data.encoding import target_values, weight_values
+from .data.labels import target_values, weight_values
 from .data.schema import Schema
 from .data.vocabulary import FieldVocabulary, Vocabulary
 from .errors import DataError, NoRows, SchemaError, unknown_column

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from .files import fingerprint, write_atomically
 from .model import FieldwiseModel
 from .objective import Head, Objective
 from .problem import Problem
-from .train import Running, TrainSettings, on_distinct_rows, train
+from .train import Fit, Running, TrainSettings, on_distinct_rows, train
 
 if TYPE_CHECKING:
     from .data.vocabulary import FieldVocabulary, Vocabulary
@@ -33,8 +34,11 @@ __all__ = [
     "held_out_rows",
     "kept_store",
     "objective_of",
+    "prepared_store",
     "problem_of",
     "train_table",
+    "work_folder",
+    "work_of",
 ]
 
 MOST_HELD_OUT = 1_000_000
@@ -154,12 +158,14 @@ def fit_store(
     n_members: int = 1,
     sampling_rate: float = 1.0,
     aggregate: bool = False,
+    trainer: Callable[..., Fit] | None = None,
 ) -> FieldwiseModel:
     """A model of a store, whatever its size.
 
     `validation` is the share of rows held out; None is a tenth, and no more than a million rows.
     With crosses the rows are held in memory, and categories seen less than `min_count` times have
-    no row of their own, whatever the store has. The rest is as the estimators have it.
+    no row of their own, whatever the store has. `trainer` takes the place of `train`, and then
+    there are no crosses. The rest is as the estimators have it.
     """
     settings = settings or TrainSettings()
     floor = 1 if min_count is None else min_count
@@ -167,6 +173,11 @@ def fit_store(
     if crossing is None and min_count is not None:
         raise SettingError(
             f"min_count={min_count} goes with crosses; else encode the table with it"
+        )
+    if crossing is not None and trainer is not None:
+        raise SettingError(
+            "crosses are found and learned in one process; with several workers leave out crosses "
+            "and set preset='fast'"
         )
     words = StoredWords(store)
     validation = default_share(store) if validation is None else validation
@@ -193,7 +204,7 @@ def fit_store(
     shape |= {"held_out": held_out, "sampling_rate": sampling_rate}
     problem = problem_of(store, words, objective=objective, **shape)
     trained, settings = on_distinct_rows(problem, settings) if aggregate else (problem, settings)
-    fit = train(trained, settings, running)
+    fit = (trainer or train)(trained, settings, running)
     return FieldwiseModel.of(words, problem, fit, {**asdict(fit.settings), **about})
 
 
@@ -276,13 +287,47 @@ def train_table(
     """
     running = running or Running()
     out = Path(out)
+    store, fitting = prepared_store(data, out, reading, overwrite, running, fitting)
+    with work_of(out) as work:
+        running = replace(running, checkpoint=work / "checkpoint")
+        model = fit_store(store, running=running, **fitting)
+        model.save(out, overwrite=overwrite)
+    return model
+
+
+def work_folder(out: Path) -> Path:
+    return out.with_name(f".{out.name}.work")
+
+
+@contextmanager
+def work_of(out: Path) -> Iterator[Path]:
+    """The folder of a run that writes `out`, gone once it is done; kept where it holds work."""
+    work = work_folder(out)
+    try:
+        yield work
+    except FieldwiseError:
+        if not (work / "checkpoint").exists():  # a mistake, found before there was work to lose
+            shutil.rmtree(work, ignore_errors=True)
+        raise
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def prepared_store(
+    data: Any,
+    out: Path,
+    reading: Mapping[str, Any] | None,
+    overwrite: bool,
+    running: Running,
+    fitting: Mapping[str, Any],
+) -> tuple[Store, dict[str, Any]]:
+    """The encoded table of `train_table`, and what goes to `fit_store`."""
     if out.exists() and not overwrite:
         raise SettingError(f"{out} is there already; overwrite it or choose another name")
-    work = out.with_name(f".{out.name}.work")
+    work = work_folder(out)
     if not running.resume:
         shutil.rmtree(work, ignore_errors=True)
     is_store = isinstance(data, (str, Path)) and (Path(data) / "header.json").is_file()
-    reading = dict(reading or {})
+    reading, fitting = dict(reading or {}), dict(fitting)
     asked = (fitting.get(name) for name in ("crosses", "combine"))
     if decide(fitting.get("preset", "fast"), *asked)[0] is not None:
         fitting["min_count"] = reading.get("min_count")
@@ -290,23 +335,13 @@ def train_table(
             fitting["min_count"] = _usual_count(reading)
             reading |= {"min_count": 1, "resolutions": True}
     if is_store:
-        store = Store(data)
-    elif running.resume and (work / "store" / "header.json").is_file():
-        store = Store(work / "store")
-    else:
-        from .data.encoding import encode
+        return Store(data), fitting
+    if running.resume and (work / "store" / "header.json").is_file():
+        return Store(work / "store"), fitting
+    from .data.encoding import encode
 
-        store = encode(data, work / "store", overwrite=True, show=running.show, **reading)
-    try:
-        running = replace(running, checkpoint=work / "checkpoint")
-        model = fit_store(store, running=running, **fitting)
-        model.save(out, overwrite=overwrite)
-    except FieldwiseError:
-        if not (work / "checkpoint").exists():  # a mistake, found before there was work to lose
-            shutil.rmtree(work, ignore_errors=True)
-        raise
-    shutil.rmtree(work, ignore_errors=True)
-    return model
+    store = encode(data, work / "store", overwrite=True, show=running.show, **reading)
+    return store, fitting
 
 
 def _usual_count(reading: Mapping[str, Any]) -> int:

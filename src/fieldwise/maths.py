@@ -337,6 +337,24 @@ def category_shares(layout: Layout, counts: np.ndarray) -> np.ndarray:
     return out
 
 
+def starting_rows(
+    seed: int, scale: float, first: int, n: int, width: int, n_biases: int
+) -> np.ndarray:
+    """(n, width) rows `first` and on of a table at its start: U and V uniform in +-scale, b zero.
+
+    The same bits on every machine. Where a row begins in the stream depends on those before it, so
+    `first` times the columns without biases must be a multiple of four.
+    """
+    drawn = width - n_biases
+    bits = np.random.Philox(np.random.SeedSequence([seed, 101]))
+    bits.advance(first * drawn // 4)  # four numbers a count
+    raw = bits.random_raw(n * drawn) >> np.uint64(40)  # 24 bits: exact in float32
+    unit = raw.astype(np.float32) * np.float32(2.0**-23) - np.float32(1.0)
+    out = np.zeros((n, width), np.float32)
+    out[:, :drawn] = np.float32(scale) * unit.reshape(n, drawn)
+    return out
+
+
 def shared_decay(share: np.ndarray, n_rows: int, batch_size: int, strength: float) -> np.ndarray:
     """delta_k = strength / (n pi_k), the decay of row k each time it is in a batch
 

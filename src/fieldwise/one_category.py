@@ -170,7 +170,7 @@ class _Rows:
 def _coded(model: FieldwiseModel, words: Any, j: int, key: str | None, data: Any) -> _Rows:
     import polars as pl
 
-    from .data.encoding import target_values, weight_values
+    from .data.labels import target_values, weight_values
     from .data.readers import open_source
     from .data.schema import check_names, slot_positions
     from .data.vocabulary import lone

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from .data.encoding import target_values, weight_values
+from .data.labels import target_values, weight_values
 from .errors import SettingError
 from .files import disk_errors
 from .metrics import measure

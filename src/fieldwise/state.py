@@ -25,6 +25,8 @@ class Run:
 
     def __init__(self, engine: Engine, batches: Batches, averages: int) -> None:
         self.engine = engine
+        # Where checkpoints go: an engine that holds a part of the table has its own way.
+        self.disk: Any = getattr(engine, "disk", checkpoints)
         self.batches = batches
         self.averages = averages
         self.history: list[dict[str, Any]] = []
@@ -80,10 +82,10 @@ class Run:
         for name in ("best", "mean", "best_field_weights"):
             if getattr(self, name) is not None:
                 arrays[name] = host(getattr(self, name))
-        checkpoints.save(folder, body, arrays)
+        self.disk.save(folder, body, arrays)
 
     def restore(self, folder: Path, identity: Mapping[str, Any]) -> bool:
-        found = checkpoints.load(folder)
+        found = self.disk.load(folder)
         if found is None:
             return False
         body, arrays = found
@@ -132,4 +134,6 @@ class Saver:
             self._last = time.monotonic()
 
     def is_due(self) -> bool:
-        return self._folder is not None and time.monotonic() - self._last >= self._every
+        """Asked after every chunk: whoever else takes part in the run is told the same."""
+        is_due = self._folder is not None and time.monotonic() - self._last >= self._every
+        return bool(self._run.disk.agree(is_due))

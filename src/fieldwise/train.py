@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from . import maths
 from .data.shuffle import Batches, Rows, Table, gathered
 from .engines import Engine, StepSettings, empty_like, engine_for, fill, host, make_engine
 from .errors import SettingError, TrainingError
 from .layout import Layout
-from .maths import shared_decay
 from .objective import Objective
 from .problem import Problem, Ready, evaluate, judge_rows, with_voices
 from .progress import progress
@@ -178,17 +178,11 @@ def initialise(table: Any, seed: int, scale: float, n_biases: int = 1) -> None:
         initialise(drawn, seed, scale, n_biases)
         fill(table, drawn)
         return
-    key = np.random.SeedSequence([seed, 101])
-    width = table.shape[1] - n_biases
 
     def draw(start: int) -> None:
         part = table[start : start + INIT_ROWS]
-        bits = np.random.Philox(key)
-        bits.advance(start * width // 4)  # four numbers a count
-        raw = bits.random_raw(len(part) * width) >> np.uint64(40)  # 24 bits: exact in float32
-        unit = raw.astype(np.float32) * np.float32(2.0**-23) - np.float32(1.0)
-        part[:, :width] = np.float32(scale) * unit.reshape(len(part), width)
-        part[:, width:] = 0.0
+        n, width = part.shape
+        part[:] = maths.starting_rows(seed, scale, start, n, width, n_biases)
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(draw, range(0, len(table), INIT_ROWS)))
@@ -332,7 +326,7 @@ def _decay(problem: Problem, settings: TrainSettings) -> np.ndarray:
     """(d,) of every row of the table, each time it is in a batch"""
     n = problem.n_counted
     shares = np.minimum(problem.counts / n, 1.0)
-    shared = shared_decay(shares, n, settings.batch_size or 1, settings.shrinkage or 0.0)
+    shared = maths.shared_decay(shares, n, settings.batch_size or 1, settings.shrinkage or 0.0)
     return ((settings.weight_decay or 0.0) + shared).astype(np.float32)
 
 
@@ -472,8 +466,9 @@ def _epoch(
             is_last = done >= run.batches.n_rows
             if running.watch and running.watch.ends(run.engine, before, is_last=is_last):
                 return True
+            is_due = saver.is_due() and not is_last
             early = time.perf_counter() - told < TELL_SECONDS
-            if early and not is_last and not saver.is_due():
+            if early and not is_last and not is_due:
                 continue  # to ask for the loss is to wait for it
             mean = _mean_loss(run, problem)
             told = time.perf_counter()
@@ -484,7 +479,7 @@ def _epoch(
                     f"initial_state={settings.initial_state}"
                 )
             tell(done, f"loss {mean:.4f}, {(done - fresh) / (told - begun):,.0f} rows/s")
-            if not is_last and saver.is_due():
+            if is_due:
                 saver.now()
     run.seconds += time.perf_counter() - begun
     return False

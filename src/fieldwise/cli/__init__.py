@@ -13,7 +13,17 @@ import typer
 
 from .. import __version__
 from ..errors import FieldwiseError
-from . import comparing, compressing, explaining, exporting, models, serving, tables, updating
+from . import (
+    comparing,
+    compressing,
+    explaining,
+    exporting,
+    models,
+    planning,
+    serving,
+    tables,
+    updating,
+)
 
 __all__ = ["app", "main"]
 
@@ -49,6 +59,7 @@ for command in (
     *(comparing.compare, comparing.tune, comparing.reproduce, comparing.bound),
     compressing.compress,
     serving.serve,
+    planning.plan,
 ):
     app.command()(command)
 

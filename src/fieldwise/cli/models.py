@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +17,7 @@ from .options import (
     AsJson,
     Bins,
     Clicks,
+    Cluster,
     Cross,
     Data,
     Device,
@@ -33,8 +36,10 @@ from .options import (
     Threads,
     Unseen,
     Weight,
+    Workers,
     crosses_of,
     locate,
+    on_ray,
     reading_of,
 )
 
@@ -122,6 +127,11 @@ def train(
         bool, typer.Option("--half", help="Keep the table in bfloat16, on a GPU.")
     ] = False,
     threads: Threads = None,
+    cluster: Cluster = None,
+    workers: Workers = None,
+    groups: Annotated[
+        int, typer.Option(help="Of workers, that share out rows; each holds all columns.")
+    ] = 1,
     paper: Annotated[
         str | None, typer.Option(help="criteo or avazu: the paper's preprocessing and settings.")
     ] = None,
@@ -135,9 +145,9 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train a model on a table or a store and save it."""
-    from ..fitting import train_table
     from ..train import Running
 
+    train_table = _trainer(cluster, workers, groups)
     given = {
         k: v
         for k, v in locals().items()
@@ -158,11 +168,26 @@ def train(
         ),
         **fitting,
     )
-    if not quiet:
+    if not quiet and model is not None:
         typer.echo(
             f"{out}: {model.layout.n_parameters:,} parameters; on the held-out rows "
             f"{_shown(model.metrics)}"
         )
+
+
+def _trainer(cluster: str | None, workers: int | None, groups: int) -> Callable[..., Any]:
+    """What trains: this process, the workers a launcher has started, or a cluster's."""
+    from .. import distributed, fitting
+
+    if on_ray(cluster, workers):
+        from ..distributed.ray import train_on_ray
+
+        return partial(train_on_ray, n_workers=2 if workers is None else workers, n_groups=groups)
+    if distributed.world() is not None:
+        return partial(distributed.train_table, n_groups=groups)
+    if groups != 1:
+        raise SettingError("--groups goes with several workers: torchrun, or --cluster ray")
+    return fitting.train_table
 
 
 def _shown(found: dict[str, float]) -> str:

@@ -15,6 +15,7 @@ __all__ = [
     "AsJson",
     "Bins",
     "Clicks",
+    "Cluster",
     "Cross",
     "Data",
     "Device",
@@ -33,10 +34,12 @@ __all__ = [
     "Threads",
     "Unseen",
     "Weight",
+    "Workers",
     "crosses_of",
     "kinds_of",
     "learned",
     "locate",
+    "on_ray",
     "reading_of",
 ]
 
@@ -88,8 +91,19 @@ Cross = Annotated[
         help="FIELD,FIELD,...: fields to cross. Repeatable. Or auto, which finds them, or none."
     ),
 ]
+Cluster = Annotated[str | None, typer.Option(help="ray: by workers of a Ray cluster.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="How many, with --cluster.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def on_ray(cluster: str | None, workers: int | None) -> bool:
+    """Whether a Ray cluster is asked for."""
+    if cluster is None and workers is not None:
+        raise SettingError("--workers goes with --cluster ray; torchrun starts workers by itself")
+    if cluster not in (None, "ray"):
+        raise SettingError(f"cluster={cluster!r} is not one that is known; it may be ray")
+    return cluster == "ray"
 
 
 def locate(data: str) -> str:

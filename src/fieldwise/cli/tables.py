@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from .options import (
     AsJson,
     Bins,
     Clicks,
+    Cluster,
     Data,
     Drop,
     Format,
@@ -27,9 +29,11 @@ from .options import (
     Target,
     Unseen,
     Weight,
+    Workers,
     kinds_of,
     learned,
     locate,
+    on_ray,
 )
 
 __all__ = ["encode", "inspect"]
@@ -124,6 +128,8 @@ def encode(
     max_values: MaxValues = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store.")] = False,
     append: Annotated[bool, typer.Option("--append", help="Add rows to a store.")] = False,
+    cluster: Cluster = None,
+    workers: Workers = None,
     quiet: Quiet = False,
 ) -> None:
     """Encode a table of any size into a store on disk, ready for training."""
@@ -132,6 +138,10 @@ def encode(
     from ..data import encode as encode_table
     from ..data import load_vocabulary
 
+    if on_ray(cluster, workers):
+        from ..distributed.ray import encode_on_ray
+
+        encode_table = partial(encode_on_ray, n_workers=workers)
     started = time.perf_counter()
     try:
         store = encode_table(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.encoding import target_values, weight_values
+from ..data.labels import target_values, weight_values
 from ..errors import DataError, ModelError, SettingError
 from ..losses import LOSSES
 from ..model import FieldwiseModel

@@ -7,149 +7,27 @@ schema is not known, one reading goes ahead to infer it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import polars as pl
-
 from ..errors import DataError, SchemaError, SettingError
-from ..files import disk_errors
-from ..progress import progress
-from .chunks import Chunk, Source, ahead
-from .keys import Keys
-from .learn import Learner, Provisional
-from .profiling import ColumnProfile, infer_schema, profile
-from .readers import format_schema, open_source
-from .schema import Field, Schema, Target, check_names, names_of
+from .chunks import Source
+from .labels import TargetReader
+from .learn import Learner
+from .profiling import ColumnProfile, infer_schema, looks_at, profile
+from .provisional import Reading, Spool, write_all
+from .readers import format_schema, open_source, paths_of
+from .schema import Schema, check_names, names_of
 from .store import Store, StoreWriter
 from .text import NULL_WORDS
-from .values import numbers_of
 from .vocabulary import Vocabulary
 from .words import StoredWords
 
-__all__ = ["encode", "load_vocabulary", "schema_of", "target_values"]
+Over = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
-
-class _TargetReader:
-    """Turns the target column into provisional numbers, and at the end into the stored ones."""
-
-    def __init__(self, target: Target, *, may_be_constant: bool) -> None:
-        self.target = target
-        self._may_be_constant = may_be_constant
-        known = pl.Series(target.classes, dtype=pl.String)
-        self._keys = Keys(Field(name=target.column, dtype=target.dtype), known)
-        self._seen: set[float] = set()
-
-    def add(self, chunk: Chunk) -> np.ndarray:
-        column = chunk.frame[self.target.column]
-        if self.target.trials is not None:
-            return self._share(chunk, self.target.trials)
-        if self.target.kind == "classes":
-            out = self._keys.ids(chunk).astype(np.float64)
-            missing = out == 0
-        else:
-            out = numbers_of(chunk, self.target.column)
-            missing = ~np.isfinite(out)
-        if missing.any():
-            row = int(np.argmax(missing))
-            shown = column[row]
-            what = "is missing" if shown is None else f"is {shown!r}, not a finite number"
-            raise DataError(
-                f"{chunk.locate(row)}: target {self.target.column!r} {what}; drop such rows first"
-            )
-        known = len(self.target.classes)
-        if self.target.kind == "classes" and known and out.max(initial=0) > known:
-            row = int(np.argmax(out > known))
-            raise DataError(
-                f"{chunk.locate(row)}: target {self.target.column!r} holds {column[row]!r}, which "
-                f"is not one of the classes {list(self.target.classes)} seen before"
-            )
-        if len(self._seen) < 2:
-            self._seen |= set(np.unique(out)[:2].tolist())
-        return out
-
-    def _share(self, chunk: Chunk, trials: str) -> np.ndarray:
-        good, all_ = (numbers_of(chunk, name) for name in (self.target.column, trials))
-        wrong = ~(np.isfinite(all_) & (good >= 0) & (good <= all_))
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            shown = [chunk.frame[name][row] for name in (self.target.column, trials)]
-            raise DataError(
-                f"{chunk.locate(row)}: {self.target.column!r} is {shown[0]!r} of {trials!r} "
-                f"{shown[1]!r}; there must be at least 0 and at most all"
-            )
-        out: np.ndarray = good / np.maximum(all_, 1e-300)
-        self._seen |= {0.0, 1.0} if good.any() and (good < all_).any() else set()
-        return out
-
-    def finish(self) -> Target:
-        if len(self._seen) < 2 and not self._may_be_constant:
-            raise DataError(
-                f"target {self.target.column!r} has the same value in every row: nothing to learn"
-            )
-        if self.target.kind != "classes":
-            return self.target
-        found = self._keys.values()
-        known = self.target.classes
-        number = pl.col("key").cast(pl.Float64, strict=False)
-        order = [number, pl.col("key")] if self.target.dtype in ("integer", "float") else ["key"]
-        ranked = found.to_frame("key").with_row_index("id", offset=1)
-        ranked = ranked if known else ranked.sort(order)
-        self._position = np.zeros(len(found) + 1)
-        self._position[ranked["id"].to_numpy()] = np.arange(len(found))
-        return replace(self.target, classes=tuple(ranked["key"].to_list()))
-
-    def settle(self, numbers: np.ndarray) -> np.ndarray:
-        if self.target.kind != "classes":
-            return numbers
-        return self._position[numbers.astype(np.int64)]
-
-
-def _weights(chunk: Chunk, name: str) -> np.ndarray:
-    out = numbers_of(chunk, name)
-    bad = ~(np.isfinite(out) & (out >= 0))
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise DataError(
-            f"{chunk.locate(row)}: weight {name!r} is {chunk.frame[name][row]!r}; "
-            "a weight is a finite number of at least 0"
-        )
-    return out
-
-
-class _Spool:
-    """Provisional rows on disk, beside the store they will become."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "provisional-0.bin"
-        self._file = self.path.open("w+b")
-        self._shapes: list[tuple[tuple[int, ...], np.dtype]] = []
-
-    def write(self, *arrays: np.ndarray) -> None:
-        for array in arrays:
-            array = np.ascontiguousarray(array)
-            self._file.write(array.reshape(-1).view(np.uint8).data)
-            self._shapes.append((array.shape, array.dtype))
-
-    def read(self, arrays: int) -> Iterator[list[np.ndarray]]:
-        """What was written, `arrays` at a time, in order."""
-        self._file.seek(0)
-        for i in range(0, len(self._shapes), arrays):
-            out = []
-            for shape, dtype in self._shapes[i : i + arrays]:
-                array = np.empty(shape, dtype=dtype)
-                self._file.readinto(array.reshape(-1).view(np.uint8).data)
-                out.append(array)
-            yield out
-
-    def close(self) -> None:
-        with suppress(OSError):  # on a full disk closing writes, and fails, once more
-            self._file.close()
-        self.path.unlink(missing_ok=True)
+__all__ = ["Over", "encode", "load_vocabulary", "schema_of"]
 
 
 def schema_of(
@@ -236,6 +114,7 @@ def encode(
     overwrite: bool = False,
     append: bool = False,
     start: Vocabulary | None = None,
+    over: Over | None = None,
     show: bool | None = False,
     **settings: Any,
 ) -> Store:
@@ -246,8 +125,11 @@ def encode(
     `append=True` adds rows to a store that is there: its codes stay, new categories come after.
     `start` is a vocabulary whose schema and codes a new store has in the same way.
     `settings` (min_count, unseen, n_bins, pooling, max_values) hold for all fields, `resolutions`
-    for numbers; see `infer_schema`.
+    for numbers; see `infer_schema`. `over` calls a function for each of many items, where it likes,
+    and gives the results in their order: then every file of the table is read by itself.
     """
+    if over is not None and (append or start is not None):
+        raise SettingError("a table that is added to another is read in one process")
     if start is not None:
         if append or schema is not None:
             raise SettingError("start has a schema of its own; leave out append and schema")
@@ -269,6 +151,10 @@ def encode(
         null_words=null_words,
         schema=schema,
     )
+    options = {
+        "format": format, "separator": separator, "quote": quote, "null_words": tuple(null_words)
+    }  # fmt: skip
+    parts = None if over is None else _parts(data, source, options)
     if schema is None:
         if target is None and source.target is None and format_schema(format) is None:
             raise SettingError(
@@ -276,6 +162,9 @@ def encode(
                 f"{', '.join(source.columns[:8])}"
             )
         about = {"target": target, "trials": trials, "weight": weight, **settings}
+        if over is not None and parts is not None and format_schema(format) is None:
+            wanted = [c for c in source.columns if c not in drop]
+            about["profiles"] = _profiles(over, parts, wanted, kinds)
         schema = schema_of(source, format=format, show=show, drop=drop, kinds=kinds, **about)
     check_names([*schema.columns, *schema.roles], source.columns, "column")
     widths = {
@@ -290,8 +179,71 @@ def encode(
         else StoreWriter.create(out, widths, overwrite=overwrite)
     )
     with writer:
-        _write(source, schema, writer, start, widens=not append, show=show)
+        spools = [Spool(writer.path / "provisional-0.bin")]
+        try:
+            if over is None or parts is None:
+                reading = Reading.of(source, schema, spools[0], start, widens=not append, show=show)
+                reading.write(writer, show=show)
+            else:
+                spools = [Spool(writer.path / f"provisional-{k}.bin") for k in range(len(parts))]
+                asked = [(part, schema, spool) for part, spool in zip(parts, spools, strict=True)]
+                readings = list(over(_read_part, asked))
+                targets = [TargetReader(t, may_be_constant=False) for t in schema.targets]
+                write_all(readings, Learner(schema, widens=True), targets, writer, show=show)
+        finally:
+            for spool in spools:
+                spool.remove()
     return Store(out)
+
+
+def _read_part(asked: tuple[_Part, Schema, Spool]) -> Reading:
+    part, schema, spool = asked
+    return Reading.of(part.opened(), schema, spool)
+
+
+def _look_at_part(asked: tuple[_Part, list[str], Mapping[str, str] | None]) -> list[Any]:
+    part, columns, kinds = asked
+    return looks_at(part.opened(), columns, kinds)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A file of a table of many, and how it is read."""
+
+    path: str
+    options: Mapping[str, Any]
+
+    def opened(self) -> Source:
+        return open_source(self.path, **self.options)
+
+
+def _parts(data: Any, source: Source, options: Mapping[str, Any]) -> list[_Part]:
+    """Every file of a table that other processes read a part of."""
+    paths = paths_of(data)
+    if len(paths) < 2 or source.target is not None:
+        raise SettingError(
+            "several processes read a table of several files each a part of it; this one is a "
+            "single file, a table in memory, or libffm: encode it in one process"
+        )
+    out = [_Part(str(path.absolute()), options) for path in paths]
+    for part in out:
+        if list(part.opened().columns) != list(source.columns):
+            raise DataError(f"{part.path} has other columns than {out[0].path}")
+    return out
+
+
+def _profiles(
+    over: Over, parts: Sequence[_Part], columns: list[str], kinds: Mapping[str, str] | None
+) -> list[ColumnProfile]:
+    """Every column's profile, from a look at every part."""
+    looks: list[Any] = []
+    for found in over(_look_at_part, [(part, columns, kinds) for part in parts]):
+        if looks:
+            for mine, theirs in zip(looks, found, strict=True):
+                mine.absorb(theirs)
+        else:
+            looks = found
+    return [look.finish() for look in looks]
 
 
 def _nothing_else(
@@ -309,91 +261,6 @@ def _nothing_else(
     for name, value in given.items():
         if value:
             raise SettingError(f"{name}={value!r} has no say beside a schema that is fixed")
-
-
-def _write(
-    source: Source,
-    schema: Schema,
-    writer: StoreWriter,
-    start: Vocabulary | None,
-    *,
-    widens: bool,
-    show: bool | None,
-) -> None:
-    learner = Learner(schema, start, widens=widens)
-    targets = [_TargetReader(t, may_be_constant=start is not None) for t in schema.targets]
-    with disk_errors(writer.path):
-        spool = _Spool(writer.path)
-    n_rows = 0
-    try:
-        with progress("encoding", source.total, show=show) as tell:
-            for chunk in ahead(source.chunks()):
-                rows = learner.add(chunk)
-                labels = np.array([target.add(chunk) for target in targets])
-                weights = weight_values(chunk, schema) if schema.is_weighted else np.empty(0)
-                with disk_errors(writer.path):
-                    spool.write(labels, weights, *rows.arrays)
-                n_rows += chunk.frame.height
-                tell(chunk.done, f"{n_rows:,} rows")
-        vocabulary = learner.finish()
-        final = vocabulary.schema
-        final = replace(final, targets=tuple(target.finish() for target in targets))
-        writer.widen(codes=sum(final.slots), values=len(final.valued))
-        with progress("writing", n_rows, show=show) as tell:
-            for parts in ahead(_settled(spool, learner, vocabulary, targets, schema)):
-                writer.write(**parts)
-                tell(writer.n_rows)
-        writer.finish(final, vocabulary.to_bytes(), [f.counts() for f in vocabulary.fields])
-    finally:
-        spool.close()
-
-
-def _settled(
-    spool: _Spool,
-    learner: Learner,
-    vocabulary: Vocabulary,
-    targets: Sequence[_TargetReader],
-    schema: Schema,
-) -> Iterator[dict[str, np.ndarray]]:
-    """The arrays of the store, a chunk at a time."""
-    for labels, weights, *arrays in spool.read(2 + learner.n_arrays):
-        codes, values = learner.settle(Provisional.of(arrays), vocabulary)
-        parts = {"codes": codes}
-        if schema.valued:
-            parts["values"] = values
-        if targets:
-            parts["target"] = _columns(targets, labels)
-        if schema.is_weighted:
-            parts["weight"] = weights
-        yield parts
-
-
-def _columns(targets: Sequence[_TargetReader], numbers: np.ndarray) -> np.ndarray:
-    """Provisional numbers (targets, n) as they are stored, (n, targets)"""
-    pairs = zip(targets, numbers, strict=True)
-    return np.stack([target.settle(row) for target, row in pairs], axis=1)
-
-
-def target_values(chunk: Chunk, schema: Schema) -> np.ndarray:
-    """(n, targets) of a chunk as this schema means them: positions of classes, or numbers."""
-    if schema.target is None:
-        raise SchemaError("the model has no target to compare with")
-    check_names([t.column for t in schema.targets], chunk.frame.columns, "target")
-    readers = [_TargetReader(t, may_be_constant=True) for t in schema.targets]
-    numbers = np.array([reader.add(chunk) for reader in readers])
-    for reader in readers:
-        reader.finish()
-    return _columns(readers, numbers)
-
-
-def weight_values(chunk: Chunk, schema: Schema) -> np.ndarray:
-    """The weights of a chunk's rows as this schema means them; ones where it names none."""
-    out = np.ones(chunk.frame.height)
-    for role, name in (("weight", schema.weight), ("trials", schema.trials)):
-        if name is not None:
-            check_names([name], chunk.frame.columns, role)
-            out = out * _weights(chunk, name)
-    return out
 
 
 def load_vocabulary(store: Store) -> Vocabulary:

@@ -6,6 +6,7 @@ Working out a key is dear, so it is done once per distinct value and not once pe
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -70,6 +71,15 @@ class Keys:
 
     def values(self) -> pl.Series:
         return self._keys.values()
+
+    def __reduce__(self) -> Any:
+        """What was numbered travels to another process; what was worked out is worked out anew."""
+        return Keys, (self.field, self.values())
+
+    def numbered(self, other: Keys) -> np.ndarray:
+        """(size of the other,) the number here of each of its numbers; new keys come at the end"""
+        theirs = self._keys.ids(other.values())
+        return np.concatenate([np.zeros(1, np.int32), theirs])
 
     def ids(self, chunk: Chunk) -> np.ndarray:
         """(n,) int32, of the field's column"""

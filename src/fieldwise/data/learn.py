@@ -8,9 +8,11 @@ the codes and `settle` turns provisional numbers into them, without reading the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isqrt
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -67,6 +69,15 @@ class _Counted:
         self._counts = counts
         return ids
 
+    def absorb(self, other: _Counted) -> np.ndarray:
+        """Add what another one has seen; the id here of each of its ids"""
+        here = self._keys.numbered(other._keys)
+        counts = np.zeros(max(self._keys.size, len(self._counts)), dtype=np.int64)
+        counts[: len(self._counts)] = self._counts
+        np.add.at(counts, here[: len(other._counts)], other._counts)
+        self._counts = counts
+        return here
+
     def finish(self) -> FieldVocabulary:
         counts = np.zeros(self._keys.size, dtype=np.int64)
         counts[: len(self._counts)] = self._counts
@@ -97,6 +108,12 @@ class _Counted:
     def settle(self, ids: np.ndarray) -> np.ndarray:
         return self._code_of[ids]
 
+    def for_ids(self, here: np.ndarray) -> _Counted:
+        """One that settles another's ids, given what `absorb` made of them."""
+        out = copy(self)
+        out._code_of = self._code_of[here]
+        return out
+
 
 class _Lists(_Counted):
     """Counts the values of a list, and how many a row has at most."""
@@ -110,6 +127,11 @@ class _Lists(_Counted):
         if start is not None and not widens:
             self._most = field.n_slots
             self._advice = "there is no room for more beside what was learned before; begin anew"
+
+    def absorb(self, other: _Counted) -> np.ndarray:
+        if other.field.n_slots > self.field.n_slots:
+            self.field = replace(self.field, n_slots=other.field.n_slots)
+        return super().absorb(other)
 
     def add_lists(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """lengths (n,), ids and weights of all values"""
@@ -173,6 +195,13 @@ class _Binned:
             self._counts += np.bincount(bins, minlength=len(self._counts))
         return number
 
+    def absorb(self, other: _Binned) -> None:
+        self._missing += other._missing
+        if self._histogram is not None and other._histogram is not None:
+            self._histogram.absorb(other._histogram)
+        else:
+            self._counts += other._counts
+
     def finish(self) -> FieldVocabulary:
         if self._histogram is not None:
             if self._histogram.n_distinct == 0:
@@ -208,6 +237,11 @@ class _Linear:
         self._seen += (len(finite), int(missing.sum()))
         return number
 
+    def absorb(self, other: _Linear) -> None:
+        self._sum.absorb(other._sum)
+        self._squares.absorb(other._squares)
+        self._seen += other._seen
+
     def finish(self) -> FieldVocabulary:
         if self.field.center is None:
             n = int(self._seen[0])
@@ -239,7 +273,10 @@ class Learner:
             start.fields if start is not None else [None] * len(schema)
         )
         pairs = zip(self.schema.fields, olds, strict=True)
-        self._fields = [_of(f, old, widens=widens) for f, old in pairs]
+        self._take([_of(f, old, widens=widens) for f, old in pairs])
+
+    def _take(self, fields: list[_Counted | _Binned | _Linear]) -> None:
+        self._fields = fields
         self._lists = [f for f in self._fields if isinstance(f, _Lists)]
         self._plain = [f for f in self._fields if not isinstance(f, _Lists)]
         self._n_ids = sum(isinstance(f, _Counted) for f in self._plain)
@@ -261,6 +298,18 @@ class Learner:
     def n_arrays(self) -> int:
         """Of a `Provisional`."""
         return 2 + 3 * len(self._lists)
+
+    def absorb(self, other: Learner) -> list[np.ndarray | None]:
+        """Add what another has learned of other rows; `settling` takes what is returned."""
+        pairs: Any = zip(self._fields, other._fields, strict=True)
+        return [mine.absorb(theirs) for mine, theirs in pairs]
+
+    def settling(self, absorbed: Sequence[np.ndarray | None]) -> Learner:
+        """Once finished: one that settles the rows of another, which was absorbed."""
+        out = copy(self)
+        pairs: Any = zip(self._fields, absorbed, strict=True)
+        out._take([f if here is None else f.for_ids(here) for f, here in pairs])
+        return out
 
     def finish(self) -> Vocabulary:
         return Vocabulary(self.schema, in_parallel(lambda f: f.finish(), self._fields))

@@ -53,6 +53,18 @@ class Histogram:
         self._keys, self._counts = _merge(
             np.concatenate([self._keys, keys]), np.concatenate([self._counts, counts])
         )
+        self._fit()
+
+    def absorb(self, other: Histogram) -> None:
+        """Add what another one has seen."""
+        dropped = max(self._dropped, other._dropped)
+        keys = [one._keys >> (dropped - one._dropped) for one in (self, other)]
+        counts = np.concatenate([self._counts, other._counts])
+        self._dropped = dropped
+        self._keys, self._counts = _merge(np.concatenate(keys), counts)
+        self._fit()
+
+    def _fit(self) -> None:
         while len(self._keys) > LIMIT:
             self._dropped += 1
             self._keys, self._counts = _merge(self._keys >> 1, self._counts)
@@ -119,6 +131,9 @@ class ExactSum:
         low = values - high
         self.add(square)
         self.add(((high * high - square) + 2 * high * low) + low * low)
+
+    def absorb(self, other: ExactSum) -> None:
+        self._total += other._total
 
     def value(self) -> Fraction:
         return Fraction(self._total, 1 << self._UNIT)

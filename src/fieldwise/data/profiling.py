@@ -28,7 +28,7 @@ from .lists import flat_lists, holds_lists
 from .schema import Field, Schema, Target, check_names, check_settings, names_of
 from .values import field_keys
 
-__all__ = ["ColumnProfile", "infer_schema", "profile"]
+__all__ = ["ColumnProfile", "infer_schema", "looks_at", "profile"]
 
 # Distinct fractions and times are not counted past this many.
 FRACTIONS = 1 << 16
@@ -123,9 +123,32 @@ class _Look:
             fresh = column.filter(pl.Series(ids >= self._seen))
             self._seen = self._keys.size
             self._judge(fresh.unique())
+        self._forget_if_many()
+
+    def absorb(self, other: _Look) -> None:
+        """Add what another has seen of the same column."""
+        self._list = self._list or other._list
+        self._longest = max(self._longest, other._longest)
+        self._is_weighted |= other._is_weighted
+        self.n_rows += other.n_rows
+        self.n_missing += other.n_missing
+        self._typed |= other._typed
+        self._says_something |= other._says_something
+        self._could_be = {k: v and other._could_be[k] for k, v in self._could_be.items()}
+        if self._keys is None or other._keys is None:
+            self._keys = None
+            return
+        here = self._keys.numbered(other._keys)
+        counts = np.zeros(max(self._keys.size, len(self._counts)), dtype=np.int64)
+        counts[: len(self._counts)] = self._counts
+        np.add.at(counts, here[: len(other._counts)], other._counts)
+        self._counts, self._seen = counts, self._keys.size
+        self._forget_if_many()
+
+    def _forget_if_many(self) -> None:
         fractions = self._could_be["number"] and not self._could_be["whole"]
-        many = said == "time" or (fractions and said in ("float", "text"))
-        if many and self._keys.size > FRACTIONS:
+        many = "time" in self._typed or (fractions and bool(self._typed & {"float", "text"}))
+        if many and self._keys is not None and self._keys.size > FRACTIONS:
             self._keys = None
 
     def _judge(self, fresh: pl.Series) -> None:
@@ -231,13 +254,25 @@ def profile(
     show: bool | None = False,
 ) -> list[ColumnProfile]:
     """Every column's profile, from one pass over the source; `kinds` says which text is lists."""
-    wanted, kinds = list(source.columns if columns is None else columns), dict(kinds or {})
-    looks = [_Look(name, source.kinds.get(name), kinds.get(name)) for name in wanted]
+    wanted = list(source.columns if columns is None else columns)
+    return [look.finish() for look in looks_at(source, wanted, kinds, show=show)]
+
+
+def looks_at(
+    source: Source,
+    columns: Sequence[str],
+    kinds: Mapping[str, str] | None = None,
+    *,
+    show: bool | None = False,
+) -> list[_Look]:
+    """A look at every column; those at parts of a table can be added up."""
+    kinds = dict(kinds or {})
+    looks = [_Look(name, source.kinds.get(name), kinds.get(name)) for name in columns]
     with progress("looking", source.total, show=show) as tell:
         for chunk in ahead(source.chunks()):
             in_parallel(partial(_Look.add, chunk=chunk), looks)
             tell(chunk.done, f"{looks[0].n_rows:,} rows" if looks else "")
-    return [look.finish() for look in looks]
+    return looks
 
 
 def infer_schema(

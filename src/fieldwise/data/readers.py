@@ -28,6 +28,7 @@ __all__ = [
     "is_paths",
     "is_source",
     "open_source",
+    "paths_of",
 ]
 
 FORMATS = ("auto", "csv", "tsv", "parquet", "arrow", "libffm", "libsvm", "criteo", "avazu")
@@ -148,6 +149,11 @@ def is_paths(data: Any) -> bool:
         and len(data) > 0
         and all(isinstance(p, (str, Path)) for p in data)
     )
+
+
+def paths_of(data: Any) -> list[Path]:
+    """The files of a table on disk; none of one in memory."""
+    return _paths(data) if isinstance(data, (str, Path)) or is_paths(data) else []
 
 
 def _paths(data: Any) -> list[Path]:

@@ -5,6 +5,7 @@ A step works on B samples: `a` (B, P) and `c` (B, P) hold dz q and dz p of every
 columns R .. of `a`), so that a row's gradient is a plain sum of rows of `a`, its own blocks aside.
 `d` (B, ...) holds the scores, then their derivatives: K a sample, or K m where every field has a
 loss or a weight of its own (`by_field`), and then the biases' gradients are taken from there.
+`biased` (m,) is false for fields whose biases another engine holds, as it does other columns.
 
 Nothing here depends on the number of threads: a sample's score and a row's gradient are each
 summed by one thread, in the order of samples.
@@ -296,20 +297,24 @@ def _forward_plain(table, batch, starts, offset, scratch, n_threads, has_values)
     return total
 
 
+@njit(cache=True, inline="always")
+def _score_parts(table, rows, x, starts, slot_starts, combine, a, c, d, has_values):
+    """q, p and the scores of one sample, by field unless they are summed."""
+    if combine == SUM:
+        _scores(table, rows, x, starts, slot_starts, a, c, d, True, has_values)
+    else:
+        _by_field(table, rows, x, starts, slot_starts, a, c, d, True, has_values)
+
+
 @njit(cache=True)
-def _forward_sample(table, batch, s, starts, slot_starts, objective, totals, scratch, has_values):
-    """One sample of any objective."""
-    rows, values, y, w = batch
+def _judge_sample(s, batch, starts, m, objective, totals, scratch):
+    """The loss of a sample whose scores are known; a, c and d become derivatives."""
+    _, _, y, w = batch
     offsets, copies, deltas, combine, u = objective
     a, c, d, du, losses = scratch
-    m, n_outputs = len(slot_starts) - 1, len(offsets)
-    x = values[s] if has_values else values[0]
-    if combine == SUM:
-        _scores(table, rows[s], x, starts, slot_starts, a[s], c[s], d[s], True, has_values)
-    else:
-        _by_field(table, rows[s], x, starts, slot_starts, a[s], c[s], d[s], True, has_values)
-        for i in range(len(u)):
-            du[s, i] = 0.0
+    n_outputs = len(offsets)
+    for i in range(len(u)):
+        du[s, i] = 0.0
     losses[s] = _judge(d[s], y[s], w[s], totals, offsets, copies, deltas, m, combine, u, du[s])
     if combine == SUM:
         for o in range(n_outputs):
@@ -326,23 +331,58 @@ def _forward_sample(table, batch, s, starts, slot_starts, objective, totals, scr
             c[s, t] *= df
 
 
+@njit(cache=True)
+def _total_weights(w):
+    totals = np.zeros(w.shape[1])
+    for s in range(len(w)):
+        for g in range(w.shape[1]):
+            totals[g] += w[s, g]
+    return totals
+
+
 @njit(cache=True, parallel=True)
 def _forward_any(
     table, batch, starts, slot_starts, objective, totals, scratch, n_threads, has_values
 ):
-    rows, _, _, w = batch
-    n = len(rows)
-    for s in range(n):
-        for g in range(w.shape[1]):
-            totals[g] += w[s, g]
+    rows, values, _, _ = batch
+    a, c, d, _, _ = scratch
+    n, m, combine = len(rows), len(slot_starts) - 1, objective[3]
     for k in prange(n_threads):
         low, high = n * k // n_threads, n * (k + 1) // n_threads
         for s in range(low, high):
             if s + 1 < high:
                 _prefetch_rows(table, rows[s + 1])
-            _forward_sample(
-                table, batch, s, starts, slot_starts, objective, totals, scratch, has_values
+            x = values[s] if has_values else values[0]
+            _score_parts(
+                table, rows[s], x, starts, slot_starts, combine, a[s], c[s], d[s], has_values
             )
+            _judge_sample(s, batch, starts, m, objective, totals, scratch)
+
+
+@njit(cache=True, parallel=True)
+def partial(table, batch, starts, slot_starts, combine, scratch, n_threads, has_values):
+    """The part of the scores that these columns bring; a, c and d are ready for `finish`."""
+    rows, values, _, _ = batch
+    a, c, d, _, _ = scratch
+    n = len(rows)
+    for k in prange(n_threads):
+        low, high = n * k // n_threads, n * (k + 1) // n_threads
+        for s in range(low, high):
+            if s + 1 < high:
+                _prefetch_rows(table, rows[s + 1])
+            x = values[s] if has_values else values[0]
+            _score_parts(
+                table, rows[s], x, starts, slot_starts, combine, a[s], c[s], d[s], has_values
+            )
+
+
+@njit(cache=True, parallel=True)
+def finish(batch, totals, starts, m, objective, scratch, n_threads):
+    """What `forward` does once the scores in d are whole; totals are the sums of weights."""
+    n = len(batch[0])
+    for k in prange(n_threads):
+        for s in range(n * k // n_threads, n * (k + 1) // n_threads):
+            _judge_sample(s, batch, starts, m, objective, totals, scratch)
 
 
 @njit(cache=True)
@@ -353,7 +393,7 @@ def forward(table, batch, starts, slot_starts, objective, scratch, n_threads, ha
     one = combine == SUM and len(offsets) == 1 and batch[0].shape[1] == len(slot_starts) - 1
     if one and copies[0, 0] == LOGISTIC:
         return _forward_plain(table, batch, starts, offsets[0], scratch, n_threads, has_values)
-    totals = np.zeros(batch[3].shape[1])
+    totals = _total_weights(batch[3])
     _forward_any(
         table, batch, starts, slot_starts, objective, totals, scratch, n_threads, has_values
     )
@@ -429,14 +469,14 @@ def _sum_gradient(
     end,
     field,
     starts,
-    n_outputs,
-    m,
+    steps,
     x,
     g,
     by_field,
     has_values,
 ):
     """g = the gradient of one row: dz q everywhere, dz p in its own blocks, dz for the biases."""
+    _, _, n_outputs, m, biased = steps
     mine = samples[begin:end]
     if has_values:
         many = values.shape[1] > m
@@ -452,6 +492,8 @@ def _sum_gradient(
             for e in range(len(mine)):
                 total += (x[e] if has_values else np.float32(1.0)) * d[mine[e], o * m + field]
             g[starts[-1] + o] = total
+    if not biased[field]:
+        g[starts[-1] : starts[-1] + n_outputs] = 0.0
 
 
 @njit(cache=True, inline="always")
@@ -491,8 +533,9 @@ def _prefetch_run(table, state, distinct, i, last):
 
 
 @njit(cache=True, parallel=True)
-def _update_plain(table, state, a, c, samples, runs, shares, starts, lr, decays, n_threads):
+def _update_plain(table, state, a, c, samples, runs, shares, starts, steps, n_threads):
     """One output, fields summed, no values."""
+    lr, decays, _, _, biased = steps
     distinct, owners, begins, ends, _ = runs
     width = table.shape[1]
     for k in prange(n_threads):
@@ -502,6 +545,8 @@ def _update_plain(table, state, a, c, samples, runs, shares, starts, lr, decays,
             mine, field = samples[begins[i] : ends[i]], owners[i]
             _sum_rows(a, mine, g, g, 0, width, False)
             _sum_rows(c, mine, g, g, starts[field], starts[field + 1], False)
+            if not biased[field]:
+                g[starts[-1]] = 0.0
             _apply(table, state, distinct[i], g, lr, decays[distinct[i]])
 
 
@@ -513,15 +558,15 @@ def _update_any(
     a, c, d = buffers
     samples, slots = entries
     distinct, owners, begins, ends, _ = runs
-    lr, decays, n_outputs, m = steps
+    lr, decays, _, _, _ = steps
     for k in prange(n_threads):
         g = np.empty(table.shape[1], np.float32)
         x = np.empty(values.shape[1] * len(a), np.float32)
         for i in range(shares[k], shares[k + 1]):
             _prefetch_run(table, state, distinct, i, shares[k + 1])
             _sum_gradient(
-                a, c, d, values, samples, slots, begins[i], ends[i], owners[i], starts, n_outputs,
-                m, x, g, by_field, has_values,
+                a, c, d, values, samples, slots, begins[i], ends[i], owners[i], starts, steps, x, g,
+                by_field, has_values,
             )  # fmt: skip
             _apply(table, state, distinct[i], g, lr, decays[distinct[i]])
 
@@ -532,15 +577,38 @@ def update(
     has_values,
 ):  # fmt: skip
     """Adagrad on every distinct row of the batch; each row is one thread's."""
-    lr, decays, n_outputs, _ = steps
-    if n_outputs == 1 and not by_field and not has_values:
+    if steps[2] == 1 and not by_field and not has_values:
         a, c, _ = buffers
-        _update_plain(table, state, a, c, entries[0], runs, shares, starts, lr, decays, n_threads)
+        _update_plain(table, state, a, c, entries[0], runs, shares, starts, steps, n_threads)
         return
     _update_any(
         table, state, buffers, values, entries, runs, shares, starts, steps, by_field, n_threads,
         has_values,
     )  # fmt: skip
+
+
+@njit(cache=True, parallel=True)
+def gradients(buffers, values, entries, runs, total, starts, steps, by_field, out, n_threads,
+              has_values):  # fmt: skip
+    """out[i] = the batch's gradient of the i-th distinct row, its decay aside"""
+    a, c, d = buffers
+    samples, slots = entries
+    _, owners, begins, ends, _ = runs
+    for k in prange(n_threads):
+        x = np.empty(values.shape[1] * len(a), np.float32)
+        for i in range(total * k // n_threads, total * (k + 1) // n_threads):
+            _sum_gradient(
+                a, c, d, values, samples, slots, begins[i], ends[i], owners[i], starts, steps, x,
+                out[i], by_field, has_values,
+            )  # fmt: skip
+
+
+@njit(cache=True, parallel=True)
+def apply_rows(table, state, rows, g, lr, decays, n_threads):
+    """Adagrad on some rows, given their gradients."""
+    for k in prange(n_threads):
+        for i in range(len(rows) * k // n_threads, len(rows) * (k + 1) // n_threads):
+            _apply(table, state, rows[i], g[i], lr, decays[rows[i]])
 
 
 @njit(cache=True)
@@ -557,14 +625,14 @@ def weigh_fields(u, state, du, n, lr):
 @njit(cache=True)
 def train_steps(
     table, state, data, starts, slot_starts, objective, field_state, scratch, entries, runs, shares,
-    places, batch, lr, decays, n_threads, has_values,
+    places, batch, lr, decays, biased, n_threads, has_values,
 ):  # fmt: skip
     """One step a batch over all rows given, in their order. Returns summed losses and weights."""
     rows, values, y, w = data
     offsets, _, _, combine, u = objective
     a, c, d, du, losses = scratch
     by_field = combine != SUM
-    steps = (lr, decays, len(offsets), len(slot_starts) - 1)
+    steps = (lr, decays, len(offsets), len(slot_starts) - 1, biased)
     loss, weight = 0.0, 0.0
     for first in range(0, len(rows), batch):
         last = min(first + batch, len(rows))
@@ -605,40 +673,12 @@ def train_steps(
 
 
 @njit(cache=True, nogil=True)
-def add_batch(
-    table, slopes, first_row, order, low, high, buffers, values, entries, runs, starts, steps,
-    by_field, has_values,
-):  # fmt: skip
-    """Add the batch's gradient and decay of the runs order[low:high] to the slopes of a block."""
-    a, c, d = buffers
-    samples, slots = entries
-    distinct, owners, begins, ends, _ = runs
-    _, decays, n_outputs, m = steps
-    g = np.empty(slopes.shape[1], np.float32)
-    x = np.empty(values.shape[1] * len(a), np.float32)
-    for e in range(low, high):
-        i = order[e]
-        r = distinct[i]
-        _sum_gradient(
-            a,
-            c,
-            d,
-            values,
-            samples,
-            slots,
-            begins[i],
-            ends[i],
-            owners[i],
-            starts,
-            n_outputs,
-            m,
-            x,
-            g,
-            by_field,
-            has_values,
-        )
-        for t in range(len(g)):
-            slopes[r - first_row, t] += g[t] + decays[r] * table[r, t]
+def add_rows(table, slopes, first_row, rows, g, decays):
+    """Add a batch's gradients g of some rows, and their decay, to the slopes of a block."""
+    for i in range(len(rows)):
+        r = rows[i]
+        for t in range(g.shape[1]):
+            slopes[r - first_row, t] += g[i, t] + decays[r] * table[r, t]
 
 
 @njit(cache=True, nogil=True)

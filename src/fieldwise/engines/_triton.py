@@ -213,11 +213,12 @@ def _own_columns(
 
 @triton.jit
 def _slopes(
-    slopes, d, score_of, s, there, factor, field, cols, live,
+    slopes, d, score_of, biased, s, there, factor, field, cols, live,
     STRIDE: tl.constexpr, R: tl.constexpr, N_SCORES: tl.constexpr, BY_FIELD: tl.constexpr,
+    SHARED: tl.constexpr,
 ):  # fmt: skip
     """The gradient of entries (n,) in columns (n or 1, columns): p or q, times the derivative of
-    the loss by the column's score."""
+    the loss by the column's score. SHARED: biases of some fields are another engine's."""
     wanted = there[:, None] & live
     slope = tl.load(slopes + s[:, None] * STRIDE + cols, mask=wanted, other=0.0)
     if N_SCORES > 1:
@@ -225,6 +226,9 @@ def _slopes(
         if BY_FIELD:  # of a bias the score of the row's field
             score = tl.where(cols >= R, score + field[:, None], score)
         slope *= tl.load(d + s[:, None] * N_SCORES + score, mask=wanted, other=0.0)
+    if SHARED:
+        own = tl.load(biased + field, mask=field >= 0, other=0)[:, None]
+        slope = tl.where((cols < R) | (own > 0), slope, 0.0)
     return slope * factor[:, None]
 
 
@@ -314,13 +318,13 @@ def _rows_of(table, kept, row, live, cols, STRIDE: tl.constexpr):
 
 @triton.jit
 def short_runs(
-    table, state, pull, keys, begins, rows, fields, n_runs, values, a, c, d, score_of, starts,
-    slot_starts, rate, decays, seed,
+    table, state, pull, keys, begins, rows, fields, n_runs, values, a, c, d, score_of, biased,
+    starts, slot_starts, rate, decays, seed,
     S: tl.constexpr, M: tl.constexpr, K: tl.constexpr, STRIDE: tl.constexpr, R: tl.constexpr,
     RANK: tl.constexpr, OWN: tl.constexpr, N_SCORES: tl.constexpr, BATCH: tl.constexpr,
     SPAN: tl.constexpr, MAIN: tl.constexpr, TAIL: tl.constexpr, RUNS: tl.constexpr,
-    LENGTH: tl.constexpr, VALUED: tl.constexpr, BY_FIELD: tl.constexpr, PULL: tl.constexpr,
-    HALF: tl.constexpr,
+    LENGTH: tl.constexpr, VALUED: tl.constexpr, BY_FIELD: tl.constexpr, SHARED: tl.constexpr,
+    PULL: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     """The step of rows with few entries, RUNS of them at a time. PULL adds to a gradient of the
     whole table instead."""
@@ -354,16 +358,16 @@ def short_runs(
                     keys, values, d, slot, low + e, there, S, N_SCORES, BATCH, SPAN, VALUED
                 )
                 slope += _slopes(
-                    c, d, score_of, s, there, factor, field, cols, cols < STRIDE,
-                    STRIDE, R, N_SCORES, BY_FIELD,
+                    c, d, score_of, biased, s, there, factor, field, cols, cols < STRIDE,
+                    STRIDE, R, N_SCORES, BY_FIELD, SHARED,
                 )  # fmt: skip
                 slope_more += _slopes(
-                    c, d, score_of, s, there, factor, field, more, more < STRIDE,
-                    STRIDE, R, N_SCORES, BY_FIELD,
+                    c, d, score_of, biased, s, there, factor, field, more, more < STRIDE,
+                    STRIDE, R, N_SCORES, BY_FIELD, SHARED,
                 )  # fmt: skip
                 slope_mine += _slopes(
-                    a, d, score_of, s, there, factor, field, mine, live_mine,
-                    STRIDE, R, N_SCORES, BY_FIELD,
+                    a, d, score_of, biased, s, there, factor, field, mine, live_mine,
+                    STRIDE, R, N_SCORES, BY_FIELD, SHARED,
                 )  # fmt: skip
             _step_rows(
                 table, kept, row, short, cols, more, mine, live_mine, slope, slope_more,
@@ -383,13 +387,13 @@ def _piece_sum(partial, place, there, cols, live, SIZE: tl.constexpr):
 
 @triton.jit
 def long_runs(
-    table, state, pull, keys, begins, rows, fields, run_at, values, a, c, d, score_of, starts,
-    slot_starts, partial, counters, rate, decays, seed,
+    table, state, pull, keys, begins, rows, fields, run_at, values, a, c, d, score_of, biased,
+    starts, slot_starts, partial, counters, rate, decays, seed,
     S: tl.constexpr, M: tl.constexpr, K: tl.constexpr, STRIDE: tl.constexpr, R: tl.constexpr,
     RANK: tl.constexpr, OWN: tl.constexpr, N_SCORES: tl.constexpr, BATCH: tl.constexpr,
     SPAN: tl.constexpr, MAIN: tl.constexpr, TAIL: tl.constexpr, AT_ONCE: tl.constexpr,
     PIECES: tl.constexpr, LENGTH: tl.constexpr, VALUED: tl.constexpr, BY_FIELD: tl.constexpr,
-    PULL: tl.constexpr, HALF: tl.constexpr,
+    SHARED: tl.constexpr, PULL: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     """One piece of a row with many entries; the last one also the row's step. `counters` are zero
     before and after."""
@@ -419,16 +423,16 @@ def long_runs(
                 keys, values, d, slot, entry, there, S, N_SCORES, BATCH, SPAN, VALUED
             )
             slope += tl.sum(_slopes(
-                c, d, score_of, s, there, factor, field, cols, cols < STRIDE,
-                STRIDE, R, N_SCORES, BY_FIELD,
+                c, d, score_of, biased, s, there, factor, field, cols, cols < STRIDE,
+                STRIDE, R, N_SCORES, BY_FIELD, SHARED,
             ), axis=0)[None, :]  # fmt: skip
             slope_more += tl.sum(_slopes(
-                c, d, score_of, s, there, factor, field, more, more < STRIDE,
-                STRIDE, R, N_SCORES, BY_FIELD,
+                c, d, score_of, biased, s, there, factor, field, more, more < STRIDE,
+                STRIDE, R, N_SCORES, BY_FIELD, SHARED,
             ), axis=0)[None, :]  # fmt: skip
             slope_mine += tl.sum(_slopes(
-                a, d, score_of, s, there, factor, field, mine, live_mine,
-                STRIDE, R, N_SCORES, BY_FIELD,
+                a, d, score_of, biased, s, there, factor, field, mine, live_mine,
+                STRIDE, R, N_SCORES, BY_FIELD, SHARED,
             ), axis=0)[None, :]  # fmt: skip
         SIZE: tl.constexpr = STRIDE + OWN
         at_mine = STRIDE + tl.arange(0, OWN)[None, :]

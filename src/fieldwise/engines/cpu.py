@@ -166,6 +166,7 @@ class CpuEngine:
         self.table = self._table[: layout.n_rows, : layout.width]
         self.state = self._state[: layout.n_rows, : layout.width]
         self.decay = np.full(len(self._table), settings.weight_decay, np.float32)
+        self.biased = np.ones(layout.n_fields, np.bool_)  # fields whose biases it holds
         self.field_weights = np.ones(layout.n_fields, np.float32)
         self.field_state = np.full(layout.n_fields, 1e-6, np.float32)
         self._scratch: _Scratch | None = None
@@ -217,56 +218,80 @@ class CpuEngine:
             *(self._table, self._state, data, self.layout.starts, self.layout.slot_starts),
             *(self._kernel_objective(), self.field_state, scratch.samples, scratch.entries),
             *(scratch.runs, scratch.shares, scratch.places, s.batch_size),
-            *(np.float32(s.learning_rate), self.decay, self.n_threads, valued),
+            *(np.float32(s.learning_rate), self.decay, self.biased, self.n_threads, valued),
         )
         return found
+
+    @property
+    def _steps(self) -> tuple[Any, ...]:
+        """What the kernels take of a step's settings."""
+        layout, rate = self.layout, np.float32(self.settings.learning_rate)
+        return rate, self.decay, layout.n_outputs, layout.n_fields, self.biased
 
     def _due_step(self, data: tuple[np.ndarray, ...], valued: bool) -> tuple[float, float]:
         """A step whose gradient is the batch's and the penalty's: every row of the table moves."""
         assert self._scratch is not None
-        scratch, layout, s = self._scratch, self.layout, self.settings
-        rows, x, _, _ = data
-        n = len(rows)
+        layout, s = self.layout, self.settings
         self.n_steps += 1
-        parts = tuple(buffer[:n] for buffer in scratch.samples)
-        objective = self._kernel_objective()
-        weight = _kernels.forward(
-            *(self._table, data, layout.starts, layout.slot_starts, objective, parts),
-            *(self.n_threads, valued),
-        )
-        total = _kernels.group(
-            *(rows, x, layout.slot_starts, scratch.places, scratch.entries, scratch.runs),
-            self.n_threads,
-        )
-        distinct = scratch.runs[0][:total]
-        order = np.argsort(distinct, kind="stable")
+        found = self._forward(data, valued)
+        rows, g = self._gradient(data, valued)
+        order = np.argsort(rows, kind="stable")
+        rows, g = rows[order], g[order]
         edges = np.arange(0, len(self._table) + PENALTY_ROWS, PENALTY_ROWS)
-        cuts = np.searchsorted(distinct[order], edges)
+        cuts = np.searchsorted(rows, edges)
         slopes_of = _Penalty(self._table, layout, s.penalty)
-        steps = (np.float32(s.learning_rate), self.decay, layout.n_outputs, layout.n_fields)
-        by_field = self.objective.combine != "sum"
+        rate = np.float32(s.learning_rate)
 
         def work(block: int) -> None:
             low = int(edges[block])
             slopes = slopes_of(low, min(low + PENALTY_ROWS, len(self._table)))
-            _kernels.add_batch(
-                *(self._table, slopes, low, order, cuts[block], cuts[block + 1]),
-                *(parts[:3], x, scratch.entries, scratch.runs, layout.starts, steps),
-                *(by_field, valued),
-            )
-            _kernels.apply_block(self._table, self._state, slopes, low, steps[0])
+            mine = slice(cuts[block], cuts[block + 1])
+            _kernels.add_rows(self._table, slopes, low, rows[mine], g[mine], self.decay)
+            _kernels.apply_block(self._table, self._state, slopes, low, rate)
 
         with ThreadpoolController().limit(limits=1, user_api="blas"):
             slopes_of.measure(self.n_threads)
             with ThreadPoolExecutor(self.n_threads) as pool:
                 list(pool.map(work, range(len(edges) - 1)))
             maths.constrain(self.table, layout, s.max_variance, s.max_mean)
+        self._weigh_fields(len(data[0]))
+        return found
+
+    def _forward(self, data: tuple[np.ndarray, ...], valued: bool) -> tuple[float, float]:
+        """Scores and derivatives of a batch, left in the scratch; its loss and weight."""
+        assert self._scratch is not None
+        parts = self._scratch.of(len(data[0]))
+        weight = _kernels.forward(
+            *(self._table, data, self.layout.starts, self.layout.slot_starts),
+            *(self._kernel_objective(), parts, self.n_threads, valued),
+        )
+        return float(np.sum(parts[4], dtype=np.float64)), float(weight)
+
+    def _group(self, data: tuple[np.ndarray, ...]) -> int:
+        """Groups a batch by row; how many there are."""
+        assert self._scratch is not None
+        s = self._scratch
+        where = (self.layout.slot_starts, s.places, s.entries, s.runs)
+        return int(_kernels.group(data[0], data[1], *where, self.n_threads))
+
+    def _gradient(
+        self, data: tuple[np.ndarray, ...], valued: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The distinct rows (k,) of a batch that went forward, and their gradients (k, columns)."""
+        assert self._scratch is not None
+        s, total = self._scratch, self._group(data)
+        out = np.empty((total, self._table.shape[1]), np.float32)
+        _kernels.gradients(
+            *(s.of(len(data[0]))[:3], data[1], s.entries, s.runs, total, self.layout.starts),
+            *(self._steps, self.objective.combine != "sum", out, self.n_threads, valued),
+        )
+        return s.runs[0][:total].copy(), out
+
+    def _weigh_fields(self, n: int) -> None:
+        assert self._scratch is not None
         if self.objective.combine == "weighted":
-            _kernels.weigh_fields(
-                self.field_weights, self.field_state, scratch.samples[3], n, steps[0]
-            )
-        losses = float(np.sum(parts[4], dtype=np.float64))
-        return losses, float(weight)
+            rate, du = np.float32(self.settings.learning_rate), self._scratch.samples[3]
+            _kernels.weigh_fields(self.field_weights, self.field_state, du, n, rate)
 
     def scores(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray:
         by_field = self.objective.combine != "sum"
@@ -307,6 +332,10 @@ class _Scratch:
         )
         self.shares = np.zeros(engine.n_threads + 1, np.int64)
         self.places = np.zeros(layout.n_rows + m, np.int32)
+
+    def of(self, n: int) -> tuple[np.ndarray, ...]:
+        """`samples` of the first n."""
+        return tuple(buffer[:n] for buffer in self.samples)
 
 
 def _values(values: np.ndarray | None) -> tuple[np.ndarray, bool]:

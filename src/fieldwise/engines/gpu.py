@@ -180,6 +180,8 @@ class GpuEngine:
         slot_field = layout.slot_owner
         self._field_of = torch.eye(layout.n_fields, device=self.device)[torch.tensor(slot_field)]
         self._slot_field = self._int32(slot_field)
+        self._biased = self._int32(np.ones(layout.n_fields))  # fields whose biases it holds
+        self._is_shared = False
         self._slot_starts = self._int32(layout.slot_starts)
         self._slot_offsets = self._int32(layout.offsets[slot_field])
         self._slot_sizes = self._int32(np.array(layout.sizes)[slot_field])
@@ -380,13 +382,14 @@ class GpuEngine:
             "LENGTH": PIECE,
             "VALUED": x is not None,
             "BY_FIELD": self._by_field,
+            "SHARED": self._is_shared,
             "PULL": due,
             "HALF": self.half,
         }
         tables = (self._table, self._state, pull, keys)
         runs = (found.begins[k], found.rows[k], found.fields[k])
         samples = (keys if x is None else x, scratch.a, scratch.c, scratch.d)
-        columns = (self._score, self._block_starts, self._slot_starts)
+        columns = (self._score, self._biased, self._block_starts, self._slot_starts)
         rates = (s.learning_rate, self.decay, self._seed)
         with self._beside():
             if len(keys) > PIECE:

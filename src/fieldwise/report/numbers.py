@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
-from ..data.encoding import target_values, weight_values
+from ..data.labels import target_values, weight_values
 from ..data.shuffle import wide_values
 from ..errors import DataError, SettingError
 from ..explain.calibration import Judge

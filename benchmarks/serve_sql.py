@@ -1,10 +1,10 @@
 """How fast exported models score: 100,000 flights in DuckDB and PostgreSQL, and the Python file.
 
-    make bench-export-sql
+    python -m benchmarks.serve_sql
 
-Writes benchmarks/results/export_sql.json. PostgreSQL is the server that PGHOST names, where one is;
-it is given a schema of its own, which is dropped at the end. Beside them stands fieldwise, on the
-same rows in the same run.
+PostgreSQL is the server that PGHOST names, where one is; it is given a schema of its own, which is
+dropped at the end. Beside them stands fieldwise, on the same rows in the same run. `figures` is
+called by the benchmark of serving.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from benchmarks.record import save
 from fieldwise import FieldwiseClassifier, FieldwiseModel, load_flights
 from fieldwise.export import python, sql
 
@@ -119,11 +118,12 @@ def in_python(model: FieldwiseModel, rows: pl.DataFrame, folder: Path) -> dict[s
     }
 
 
-def main() -> None:
+def figures() -> dict[str, Any]:
+    """By preset: seconds to load the export, of one row and of all of them."""
     flights = load_flights()
     X = flights.drop("late")
     rows = X.tail(N_ROWS)
-    out = {}
+    out: dict[str, Any] = {"rows": N_ROWS}
     for preset in ("fast", "glass"):
         fit = FieldwiseClassifier(preset=preset, epochs=2)
         model = fit.fit(X.head(N_TRAIN), flights["late"].head(N_TRAIN)).model_
@@ -138,9 +138,9 @@ def main() -> None:
                 found["postgres"] = in_postgres(model, rows, Path(name))
             found["python"] = in_python(model, rows, Path(name))
         out[preset] = found
-        print(preset, found)
-    save("export_sql", "make bench-export-sql", {"rows": N_ROWS, "models": out})
+    return out
 
 
 if __name__ == "__main__":
-    main()
+    for name, found in figures().items():
+        print(name, found)

@@ -1,0 +1,147 @@
+"""The CPU engine over some of the columns: scores are summed over all who hold the others.
+
+Whoever holds a field's columns holds its biases too, so that after the sum of scores everything is
+local: gradients, Adagrad's state, the penalty and the bounds. The rows of a batch may be shared out
+too, between groups that hold all columns each; then the gradients of rows that the groups touched
+are summed as well. Both give what one engine gives, but for the order in which floats are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numba
+import numpy as np
+
+from ..layout import Layout
+from ..objective import Objective
+from . import StepSettings, _kernels
+from ._shards import Peers, held_columns, shard_layout, starting_columns
+from .cpu import _RUNNING, CpuEngine, _Scratch, _values, score, table_rows
+
+__all__ = ["ShardedEngine"]
+
+
+class ShardedEngine(CpuEngine):
+    """See `Engine`; `layout` is the whole one, and `fields` are those whose columns it holds."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        fields: Sequence[int],
+        peers: Peers,
+        settings: StepSettings,
+        objective: Objective,
+        offsets: np.ndarray,
+        n_jobs: int | None = None,
+    ) -> None:
+        super().__init__(shard_layout(layout, fields), settings, objective, offsets, n_jobs)
+        self.whole, self.peers = layout, peers
+        self.biased[:] = False
+        self.biased[list(fields)] = True
+        self.disk: Any = None  # where its checkpoints go
+        self._weights = np.zeros(1)
+
+    def initialise(self, seed: int, scale: float) -> None:
+        """The columns it holds of the whole table's beginning."""
+        for start, part in starting_columns(self.whole, self.columns, seed, scale):
+            self.table[start : start + len(part)] = part
+
+    @property
+    def columns(self) -> np.ndarray:
+        return held_columns(self.whole, np.flatnonzero(self.biased).tolist())
+
+    def run(
+        self,
+        codes: np.ndarray,
+        values: np.ndarray | None,
+        target: np.ndarray,
+        weight: np.ndarray | None,
+    ) -> None:
+        if self._scratch is None:
+            self._scratch = _Scratch(self)
+        rows = table_rows(self.layout, codes)
+        y = np.ascontiguousarray(target, np.float32)
+        w = np.ascontiguousarray(np.ones((len(y), 1)) if weight is None else weight, np.float32)
+        x, valued = _values(values)
+        g, n_groups, size = self.peers.row_group, self.peers.n_row_groups, self.settings.batch_size
+        found = np.zeros(2)
+        with _RUNNING:
+            numba.set_num_threads(self.n_threads)
+            for first in range(0, len(rows), size):
+                n = min(size, len(rows) - first)
+                self._weights = w[first : first + n].sum(axis=0, dtype=np.float64)
+                mine = slice(first + n * g // n_groups, first + n * (g + 1) // n_groups)
+                data = (rows[mine], x[mine] if valued else x, y[mine], w[mine])
+                is_due = self.settings.until_due(self.n_steps) == 0
+                found += (self._due_step if is_due else self._step)(data, valued)
+        self.peers.add_groups(found)
+        self.totals += found
+
+    def _step(self, data: tuple[np.ndarray, ...], valued: bool) -> tuple[float, float]:
+        assert self._scratch is not None
+        s = self._scratch
+        self.n_steps += 1
+        found = self._forward(data, valued)
+        if self.peers.n_row_groups > 1:
+            rows, g = self._gradient(data, valued)
+            rate = np.float32(self.settings.learning_rate)
+            _kernels.apply_rows(self._table, self._state, rows, g, rate, self.decay, self.n_threads)
+        else:
+            total = self._group(data)
+            _kernels.share_out(s.runs[2], s.runs[3], total, s.shares, self.n_threads)
+            _kernels.update(
+                *(self._table, self._state, s.samples[:3], data[1], s.entries, s.runs, s.shares),
+                *(self.layout.starts, self._steps, self.objective.combine != "sum"),
+                *(self.n_threads, valued),
+            )
+        self._weigh_fields(len(data[0]))
+        return found
+
+    def _forward(self, data: tuple[np.ndarray, ...], valued: bool) -> tuple[float, float]:
+        assert self._scratch is not None
+        layout, parts = self.layout, self._scratch.of(len(data[0]))
+        objective: Any = self._kernel_objective()
+        where = (layout.starts, layout.slot_starts, objective[3])
+        _kernels.partial(self._table, data, *where, parts, self.n_threads, valued)
+        n_scores = layout.n_outputs * (1 if self.objective.combine == "sum" else layout.n_fields)
+        self.peers.add_scores(parts[2][:, :n_scores])
+        _kernels.finish(
+            *(data, self._weights, layout.starts, layout.n_fields, objective, parts),
+            self.n_threads,
+        )
+        mine = data[3].sum(axis=0, dtype=np.float64).mean()
+        return float(np.sum(parts[4], dtype=np.float64)), float(mine)
+
+    def _gradient(
+        self, data: tuple[np.ndarray, ...], valued: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return self.peers.merge(*super()._gradient(data, valued))
+
+    def _weigh_fields(self, n: int) -> None:
+        assert self._scratch is not None
+        if self.objective.combine == "weighted":
+            du = self._scratch.samples[3]
+            du[:1] = du[:n].sum(axis=0)
+            self.peers.add_groups(du[:1])
+            super()._weigh_fields(1)
+
+    def scores(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray:
+        layout, by_field = self.layout, self.objective.combine != "sum"
+        n, g, n_groups = len(codes), self.peers.row_group, self.peers.n_row_groups
+        mine = slice(n * g // n_groups, n * (g + 1) // n_groups)
+        shape = (n, layout.n_outputs, layout.n_fields) if by_field else (n, layout.n_outputs)
+        found = np.zeros(shape, np.float32)
+        x = None if values is None else values[mine]
+        none = np.zeros(layout.n_outputs)
+        found[mine] = score(
+            self._table, layout, codes[mine], x, none, self.n_threads, by_field=by_field
+        )
+        self.peers.add_all(found)
+        offsets = self.offsets.astype(np.float32)
+        if self.objective.is_vote:
+            return found + offsets[:, None]
+        if self.objective.combine == "weighted":
+            found = found @ self.field_weights
+        return found + offsets
