@@ -7,7 +7,6 @@ id and shared by all workers, which map the table of the same one.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -25,6 +24,7 @@ import polars as pl
 from ..errors import FieldwiseError, ModelError
 from ..files import read_sealed
 from ..model import FORMAT, HEADER, FieldwiseModel
+from ..versions import model_id
 from .scoring import Served
 
 __all__ = ["LiveModel"]
@@ -104,11 +104,9 @@ class LiveModel:
         """The folder's model, ready to serve; None if it is the one that is served already."""
         copy = Path(tempfile.mkdtemp(prefix=".", dir=self._spool))
         try:
-            header = (self.path / HEADER).read_bytes()
-            (copy / HEADER).write_bytes(header)
+            shutil.copyfile(self.path / HEADER, copy / HEADER)
             body = read_sealed(copy / HEADER, newest=FORMAT, what="model", error=ModelError)
-            # The header holds the checksums of all other files, so its own stands for the model.
-            id = f"{json.loads(header)['checksum']:08x}"
+            id = model_id(copy)
             if self.now is not None and self.now.id == id:
                 return None
             kept = self._spool / id
