@@ -21,7 +21,7 @@ import polars as pl
 from fieldwise import FieldwiseClassifier, FieldwiseModel, FieldwiseRegressor, boosted
 
 N_ROWS = 1500
-KINDS = ("plain", "rare", "glass", "best", "three", "number", "vote")
+KINDS = ("plain", "rare", "glass", "best", "three", "number", "vote", "vote of three")
 
 
 def clicks(seed: int = 0, n: int = N_ROWS) -> pl.DataFrame:
@@ -60,10 +60,11 @@ def fitted(kind: str, seed: int = 0) -> FieldwiseModel:
     common = {"kinds": {"age": "linear"}, "epochs": 2, "rank": 2, "learning_rate": 0.1}
     if kind == "number":
         return FieldwiseRegressor(**common).fit(X, frame["amount"]).model_
-    y = frame["level" if kind == "three" else "click"]
+    y = frame["level" if "three" in kind else "click"]
     more = {
         "rare": {"unseen": "rare"},
         "vote": {"combine": "vote"},
+        "vote of three": {"combine": "vote"},
         "glass": {"preset": "glass"},
         "best": {"preset": "best"},
     }

@@ -274,6 +274,8 @@ def test_more_refusals():
     model, row = fitted("plain"), context()
     with pytest.raises(DataError, match="the context is list"):
         model.rank([row], over="ad")
+    with pytest.raises(DataError, match="no finite scores"):
+        model.rank({**row, "age": 1e100}, over="ad")
     del row["site"]
     with pytest.raises(SchemaError, match="no value for column 'site'"):
         model.rank(row, over="ad")

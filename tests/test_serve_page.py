@@ -12,7 +12,7 @@ import urllib.request
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import numpy as np
 import polars as pl
@@ -721,17 +721,35 @@ def test_a_model_that_is_not_taken_apart(browser, served, flights):
 
 @in_browser
 def test_a_new_version_of_the_model(browser, served, flights):
-    tab = browser.open(served(flights))
-    tab.hold("*/predict*")
+    url = served(flights)
+    tab = browser.open(url)
+    rank_over(tab, "carrier")
+    with urllib.request.urlopen(f"{url}schema") as answer:
+        schema = json.load(answer)
+    schema["model"]["id"] = "another"
+    columns = {spec["column"]: spec for spec in schema["fields"]}
+    columns["sched_dep_time"] |= {"least": 1, "most": 2}
+    columns["carrier"]["top"] = [{"value": "ZZ", "count": 7}]
+    tab.hold("*/predict*", "*/schema", "*/rank")
     write(tab, flights, "sched_dep_time", "900")
+    held = {urlsplit(asked["request"]["url"]).path: asked for asked in tab.held(2)}
     found = [{"prediction": 0.25, "score": -1.1, "class": "0"}]
     body = {"model": "another", "predictions": found}
-    tab.answer(tab.held(1)[0], 200, json.dumps(body))
+    tab.answer(held["/rank"], 200, json.dumps({"over": "carrier", "ranking": []}))
+    tab.answer(held["/predict"], 200, json.dumps(body))
+    tab.answer(tab.held(3)[2], 200, json.dumps(schema))
     tab.wait(f"{by_id('said')}.innerText.includes('new version')")
+    ranking = [{"category": "ZZ", "score": 1.0, "prediction": 0.5}]
+    tab.answer(tab.held(4)[3], 200, json.dumps({"over": "carrier", "ranking": ranking}))
     settled(tab)
     assert text_of(tab, "prediction") == "25 %"
+    tab.wait("document.querySelector('#ranking tbody tr')?.cells[1].innerText === 'ZZ'")
     assert len([r for r in tab.requests() if r.endswith("/schema")]) == 2
     assert tab.evaluate(f"document.activeElement === {field_input(flights, 'sched_dep_time')}")
+    hint = f"{field_input(flights, 'sched_dep_time')}.closest('.field').querySelector('.hint')"
+    assert tab.evaluate(f"{hint}.innerText") == "1 to 2"
+    tab.click(field_input(flights, "carrier"))
+    assert options_of(tab, flights, "carrier") == ["missing", "ZZ"]
 
 
 @in_browser

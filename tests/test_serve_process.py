@@ -190,6 +190,60 @@ def test_endless_headers_and_bodies_are_refused(two, path):
         assert server.ask("GET", "/health")[0] == 200
 
 
+CHUNKED = b"POST /predict HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def test_who_was_answered_may_not_stay_and_talk(path):
+    """Neither slowly nor without end, where no request comes of it."""
+    with serving(path, "--header-timeout", 0.5, FIELDWISE_TOKEN="s3cret") as server:
+        slow, endless = server.open(), server.open()
+        for connection in (slow, endless):
+            connection.sendall(CHUNKED)
+            read_until(connection, b"Bearer TOKEN'\"}")
+        slow.sendall(b"0\r\na: b\r\n")
+        assert answered(slow).startswith(b"HTTP/1.1 408")
+        endless.sendall(b"0\r\n" + b"a: b\r\n" * 11_000)
+        read_until(endless, b"HTTP/1.1 431")
+        endless.close()
+
+
+def read_until(connection: socket.socket, text: bytes) -> None:
+    found = b""
+    while text not in found:
+        piece = connection.recv(65536)
+        assert piece, found
+        found += piece
+
+
+def test_a_body_that_comes_after_its_refusal_does_not_end_the_connection(path):
+    token = {"FIELDWISE_TOKEN": "s3cret"}
+    with serving(path, "--header-timeout", 0.5, **token) as server, server.open() as kept:
+        kept.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
+        read_until(kept, b"Bearer TOKEN'\"}")
+        kept.sendall(b"12345")
+        time.sleep(1)
+        kept.sendall(b"GET /ready HTTP/1.1\r\nhost: x\r\n\r\n")
+        read_until(kept, b"HTTP/1.1 200")
+
+
+def test_who_does_not_take_the_answer_is_let_go(path):
+    with serving(path, "--timeout", 1) as server, server.open() as deaf:
+        port = deaf.getsockname()[1]
+        if not Path("/proc/net/tcp").exists():
+            pytest.skip("the system does not tell its connections")
+        deaf.sendall(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * 1500)
+        assert _is_connected(server.port, port)
+        wait_for(lambda: not _is_connected(server.port, port))
+        assert server.ask("GET", "/ready")[0] == 200
+
+
+def _is_connected(port: int, other: int) -> bool:
+    """Whether the first port has an open connection to the other."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ends = [(line[1].split(":")[1], line[2].split(":")[1], line[3]) for line in lines]
+    return (f"{port:04X}", f"{other:04X}", "01") in ends
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_told_to_end_it_finishes_what_it_began(workers, two, path, tmp_path):
     out = io.BytesIO()
@@ -265,6 +319,7 @@ def test_a_worker_that_dies_is_replaced(two, path):
         before = set(children.read_text().split())
         workers = [pid for pid in before if _is_worker(pid)]
         assert len(workers) == 2
+        (path / "model.json").write_bytes(b"rubbish")  # the new one serves the others' copy
         os.kill(int(workers[0]), signal.SIGKILL)
 
         def others():
@@ -273,6 +328,8 @@ def test_a_worker_that_dies_is_replaced(two, path):
         # One that is still starting may take its time, and is waited for first.
         wait_for(lambda: len(others()) == 2, seconds=120)
         wait_for(lambda: server.ask("POST", "/predict", rows)[0] == 200)
+        server.process.terminate()
+        assert server.wait() == 0, server.log
 
 
 def _is_worker(pid: str) -> bool:

@@ -51,7 +51,12 @@ def rank(
     candidates = known["code"].to_numpy()
     codes, values = model.base_coder(context, without=words.field.name)
     score = _affine_scores if _is_affine(model) else _every_score
-    z = score(model, codes, values, words.field.name, candidates)
+    with np.errstate(over="ignore", invalid="ignore"):  # told below
+        z = score(model, codes, values, words.field.name, candidates)
+    if not np.isfinite(z).all():
+        raise DataError(
+            "the context has no finite scores: a number in it is far outside of training's"
+        )
     chosen = _best(_order(model, z, o), int(k))
     return pl.DataFrame(
         {

@@ -25,7 +25,7 @@ try:
     from starlette.exceptions import HTTPException
     from starlette.middleware import Middleware
 
-    from .gate import Gate, answer, no_route, read_body
+    from .gate import Gate, answer, has_token, no_route, read_body
     from .metrics import Metrics
     from .openapi import PAGE_FILES, ROUTES, described
     from .tables import KINDS, score_table
@@ -44,7 +44,6 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-PLACEHOLDER = "<!doctype html><title>fieldwise</title><p>See /openapi.json.</p>"
 
 
 def create_app(
@@ -65,18 +64,14 @@ def create_app(
     token = token or os.environ.get("FIELDWISE_TOKEN") or None
     metrics = Metrics()
     live = model if isinstance(model, LiveModel) else LiveModel(model, spool)
-    endpoints = Endpoints(live, limits, metrics)
+    endpoints = Endpoints(live, limits, metrics, token)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        watching = asyncio.create_task(endpoints.watch(poll))
         try:
-            await endpoints.ready.wait()
-            yield
+            async with endpoints.watching(poll):
+                yield
         finally:
-            watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
             endpoints.close()
 
     routes = {
@@ -106,16 +101,22 @@ def create_app(
 
 
 class Endpoints:
-    """Each takes a request and gives a response; `ready` is set once there is a model."""
+    """Each takes a request and gives a response."""
 
-    def __init__(self, live: LiveModel, limits: Limits, metrics: Metrics) -> None:
-        self._live, self._limits, self._metrics = live, limits, metrics
+    def __init__(
+        self, live: LiveModel, limits: Limits, metrics: Metrics, token: str | None
+    ) -> None:
+        self._live, self._limits, self._metrics, self._token = live, limits, metrics, token
         self.app: FastAPI
-        self.ready = asyncio.Event()
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fieldwise")
         self._watcher = ThreadPoolExecutor(1, thread_name_prefix="fieldwise-watch")
         self._room = asyncio.Semaphore(AT_ONCE)
         self._described: tuple[str, bytes] = ("", b"")
+        folder = resources.files(__package__)
+        self._page = {
+            path: (folder.joinpath(name).read_bytes(), kind)
+            for path, (name, kind) in PAGE_FILES.items()
+        }
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
@@ -123,18 +124,29 @@ class Endpoints:
         self._metrics.close()
         self._live.close()
 
-    async def watch(self, seconds: float) -> None:
-        """Look at the folder again and again."""
-        loop = asyncio.get_running_loop()
+    @asynccontextmanager
+    async def watching(self, seconds: float) -> AsyncIterator[None]:
+        """There is a model, or an error, and the folder is looked at again and again."""
+        await self._watched(self._live.load)
+        task = asyncio.create_task(self._watch(seconds))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _watch(self, seconds: float) -> None:
         while True:
             try:
-                await loop.run_in_executor(self._watcher, self._live.look)
-                self._metrics.follow(self._live)
+                await self._watched(self._live.look)
             except Exception:
                 LOG.exception("the model's folder cannot be watched")
-            if self._live.now is not None:
-                self.ready.set()
             await asyncio.sleep(seconds)
+
+    async def _watched(self, look: Callable[[], Any]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._watcher, look)
+        self._metrics.follow(self._live)
 
     @property
     def _served(self) -> Served:
@@ -142,14 +154,21 @@ class Endpoints:
             raise Refusal(503, "no model is loaded yet; try again", {"Retry-After": "1"})
         return self._live.now
 
-    async def _apart(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """What takes longer, in a thread."""
+    async def _apart(
+        self, work: Callable[..., Any], *arguments: Any, room: asyncio.Semaphore | None = None
+    ) -> Any:
+        """What takes longer, in a thread. `room` is released when the thread is done, which may be
+        after the request has run out of time."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, work, *arguments)
+        thread = self._threads.submit(work, *arguments)
+        if room is not None:
+            thread.add_done_callback(lambda _: loop.call_soon_threadsafe(room.release))
+        return await asyncio.wrap_future(thread)
 
     async def predict(self, request: Request) -> Response:
         """Predict rows of raw values."""
         served, limits = self._served, self._limits
+        deadline = time.monotonic() + limits.seconds
         explain = _flag(request, "explain")
         body = await read_body(request, limits.max_body)
         rows = _given(_parsed(body, {"rows"}), "rows", list)
@@ -163,10 +182,9 @@ class Endpoints:
         if rows:
             max_text = limits.max_text if len(body) > limits.max_text else None
             codes, values = await served.code_in_turns(rows, max_text)
-            work = partial(served.predict, rows, codes, values, explain=explain)
-            found = (
-                work() if served.is_quick(len(rows), explain=explain) else await self._apart(work)
-            )
+            work = partial(served.predict, rows, codes, values, explain=explain, deadline=deadline)
+            is_quick = served.is_quick(len(rows), explain=explain)
+            found = work() if is_quick else await self._apart(work)
         self._metrics.rows("/predict", len(rows))
         return answer({"model": served.id, "predictions": found})
 
@@ -179,11 +197,15 @@ class Endpoints:
                 415, f"the content type is {kind[:100]!r}; it should be one of {', '.join(KINDS)}"
             )
         deadline = time.monotonic() + limits.seconds
-        async with self._room:  # a body is read only where there is room for it
+        unseen: list[tuple[str, int]] = []
+        await self._room.acquire()  # a body is read only where there is room for it
+        try:
             body = await read_body(request, limits.max_batch_body)
-            unseen: list[tuple[str, int]] = []
-            work = (served, body, kind, limits, deadline, unseen)
-            content, n_rows = await self._apart(score_table, *work)
+        except BaseException:
+            self._room.release()
+            raise
+        work = (served, body, kind, limits, deadline, unseen)
+        content, n_rows = await self._apart(score_table, *work, room=self._room)
         for field, n in unseen:
             self._metrics.unseen(field, n)
         self._metrics.rows("/predict/batch", n_rows)
@@ -222,14 +244,16 @@ class Endpoints:
         return answer({"field": field, "categories": found})
 
     async def health(self, request: Request) -> Response:
-        """Whether the server lives, what it serves, and what is wrong with the folder."""
-        served = self._live.now
+        """Whether the server lives, what it serves, and what is wrong with the folder, which is
+        told to those who may know where it is."""
+        served, problem = self._live.now, self._live.problem
+        may_know = has_token(request.scope, self._token)
         return answer(
             {
-                "status": "ok" if served and not self._live.problem else "degraded",
+                "status": "ok" if served and not problem else "degraded",
                 "model": served.id if served else None,
                 "loaded_at": served.loaded_at if served else None,
-                "problem": self._live.problem,
+                "problem": problem if may_know else None,
                 "refused": self._live.n_refusals,
                 "fieldwise": __version__,
             }
@@ -253,9 +277,7 @@ class Endpoints:
 
     async def page(self, request: Request) -> Response:
         """The page, or a file of it."""
-        name, kind = PAGE_FILES[request.scope["path"]]
-        file = resources.files(__package__).joinpath(name)
-        content = file.read_bytes() if file.is_file() else PLACEHOLDER.encode()
+        content, kind = self._page[request.scope["path"]]
         headers = {
             "Content-Security-Policy": POLICY,
             "X-Content-Type-Options": "nosniff",

@@ -18,6 +18,7 @@ __all__ = ["Description"]
 TOP = 20  # categories of a column that are shown without a search
 SPREADS = 3  # of a linear field, within which nearly all of its values are
 LARGEST = 1e30  # that a linear field is said to take: its scores stay numbers
+NUMBER = r"^[ \t\r\n]*([+-]?[0-9]{1,30}(\.[0-9]{0,30})?)?[ \t\r\n]*$"  # as text
 KINDS = {"numeric": "number", "list": "list", "category": "category"}
 
 
@@ -178,8 +179,8 @@ class Description:
             return {"anyOf": [*times, {"enum": ["", None], "description": "No value."}]}
         if field.kind == "numeric":
             wide = {"minimum": -LARGEST, "maximum": LARGEST} if field.is_linear else {}
-            about = "A number; as text it is read too."
-            return {"type": ["number", "null"], **wide, "description": about}
+            text = {"type": "string", "pattern": NUMBER, "description": "A number, or none."}
+            return {"anyOf": [{"type": ["number", "boolean", "null"], **wide}, text]}
         return {"type": [*plain, "null"]}
 
 

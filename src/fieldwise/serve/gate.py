@@ -20,7 +20,7 @@ from ..errors import FieldwiseError
 from .limits import Limits, Refusal
 from .metrics import Metrics
 
-__all__ = ["Gate", "answer", "no_route", "read_body", "refused"]
+__all__ = ["Gate", "answer", "has_token", "no_route", "read_body", "refused"]
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 LOG = logging.getLogger("uvicorn.error")
@@ -42,8 +42,7 @@ class Gate:
         token: str | None,
         open_paths: frozenset[str],
     ) -> None:
-        self._app, self._limits, self._metrics = app, limits, metrics
-        self._secret = None if token is None else b"Bearer " + token.encode()
+        self._app, self._limits, self._metrics, self._token = app, limits, metrics, token
         self._endpoints, self._open_paths = endpoints, open_paths
         self._paths = frozenset(path for _, path in endpoints)
 
@@ -79,10 +78,7 @@ class Gate:
             self._metrics.request(counted, status or GONE, time.perf_counter() - begun)
 
     def _check_token(self, scope: Scope) -> None:
-        if self._secret is None or scope["path"] in self._open_paths:
-            return
-        given = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
-        if not hmac.compare_digest(given, self._secret):
+        if scope["path"] not in self._open_paths and not has_token(scope, self._token):
             raise Refusal(
                 401,
                 "this server wants its token: send the header 'Authorization: Bearer TOKEN'",
@@ -105,6 +101,14 @@ class Gate:
             return refused(422, f"the values cannot be read: {error}")
         LOG.error("a request failed", exc_info=error)
         return refused(500, "the server failed, which its log tells more of")
+
+
+def has_token(scope: Scope, token: str | None) -> bool:
+    """Whether a request carries the token, where one is wanted."""
+    if token is None:
+        return True
+    given = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
+    return hmac.compare_digest(given, b"Bearer " + token.encode())
 
 
 async def no_route(request: Request, error: Exception) -> Response:

@@ -7,7 +7,6 @@ id and shared by all workers, which map the table of the same one.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -15,7 +14,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ import polars as pl
 from ..errors import FieldwiseError, ModelError
 from ..files import read_sealed
 from ..model import FORMAT, HEADER, FieldwiseModel
+from ..versions import model_id
 from .scoring import Served
 
 __all__ = ["LiveModel"]
@@ -61,14 +61,18 @@ class LiveModel:
         return self._refused if self._is_there else f"{self.path / HEADER} is not there"
 
     def load(self) -> Served:
-        """The first look: a model that cannot be loaded is an error."""
+        """The first look: where no model can be loaded, not even a copy that another worker made,
+        it is an error."""
         self.look()
+        if self.now is None:
+            self._serve_copy()
         if self.now is None:
             raise ModelError(self.problem or f"{self.path} is not a model")
         return self.now
 
     def look(self) -> bool:
-        """Load what is new; whether something was. What is broken is refused, once."""
+        """Load what is new; whether something was. What is broken is refused, once; what the disk
+        is to blame for is tried again with every look."""
         found = self._identity()
         self._is_there = found is not None
         if found is None or found == self._looked_at:
@@ -78,71 +82,120 @@ class LiveModel:
         except (Exception, pl.exceptions.PanicException) as error:
             if self._identity() != found:
                 return False  # it changed meanwhile: look again
-            self._looked_at = found
+            self._looked_at = None if _is_of_disk(error) else found
             self._refuse(error)
             return False
         self._looked_at, self._refused = found, None
         if served is None:
             return False
+        self._serve(served, self.path)
+        return True
+
+    def _serve(self, served: Served, source: Path) -> None:
         self.now = served
         self.n_loads += 1
-        LOG.info("model %s is served from %s", served.id, self.path)
-        return True
+        LOG.info("model %s is served from %s", served.id, source)
+
+    def _serve_copy(self) -> None:
+        """A copy that is there already, whatever the folder holds."""
+        for copy in self._copies():
+            model = self._kept(copy.name)
+            if model is not None:
+                self._serve(self._ready(model, copy.name), copy)
+                return
 
     def _identity(self) -> Any:
         """What tells the folder's content from another, without reading it; None without one."""
+        found = {}
         try:
             with os.scandir(self.path) as entries:
-                found = {entry.name: entry.stat() for entry in entries}
+                for entry in entries:
+                    with suppress(OSError):  # a link that leads nowhere
+                        found[entry.name] = entry.stat()
         except OSError:
             return None
         if HEADER not in found or not stat.S_ISREG(found[HEADER].st_mode):
             return None
-        return frozenset((name, s.st_ino, s.st_mtime_ns, s.st_size) for name, s in found.items())
+        return frozenset(
+            (name, s.st_ino, s.st_mtime_ns, s.st_ctime_ns, s.st_size) for name, s in found.items()
+        )
 
     def _loaded(self) -> Served | None:
         """The folder's model, ready to serve; None if it is the one that is served already."""
+        self._spool.mkdir(mode=0o700, parents=True, exist_ok=True)  # who cleans /tmp may take it
         copy = Path(tempfile.mkdtemp(prefix=".", dir=self._spool))
         try:
-            header = (self.path / HEADER).read_bytes()
-            (copy / HEADER).write_bytes(header)
+            shutil.copyfile(self.path / HEADER, copy / HEADER)
             body = read_sealed(copy / HEADER, newest=FORMAT, what="model", error=ModelError)
-            # The header holds the checksums of all other files, so its own stands for the model.
-            id = f"{json.loads(header)['checksum']:08x}"
+            id = model_id(copy)
+            names = _names(body, self.path)
             if self.now is not None and self.now.id == id:
+                self._check_sizes(names, self._spool / id)
                 return None
-            kept = self._spool / id
-            if kept.is_dir():
-                model = FieldwiseModel.load(kept)
-            else:
-                self._copy(body.get("checksums", {}), copy)
+            model = self._kept(id)
+            if model is None:
+                for name in names:
+                    shutil.copyfile(self.path / name, copy / name)
                 model = FieldwiseModel.load(copy)
                 with suppress(OSError):  # another worker was faster
-                    copy.rename(kept)
+                    copy.rename(self._spool / id)
         finally:
             shutil.rmtree(copy, ignore_errors=True)
-        served = Served(model, id, time.time())
-        served.warm(explaining=self.now is not None and self.now.is_explaining)
-        self._forget(id)
+        served = self._ready(model, id)
+        for old in self._copies():  # who still has one mapped keeps it
+            if old.name != id:
+                shutil.rmtree(old, ignore_errors=True)
         return served
 
-    def _copy(self, names: Iterable[str], copy: Path) -> None:
-        for name in names:
-            if Path(name).name != name:
-                raise ModelError(f"{self.path / HEADER} names {name!r}, which is no file of it")
-            if not (self.path / name).is_file():
-                raise ModelError(f"{self.path / name} is missing")
-            shutil.copyfile(self.path / name, copy / name)
+    def _ready(self, model: FieldwiseModel, id: str) -> Served:
+        served = Served(model, id, time.time())
+        served.warm(explaining=self.now is not None and self.now.is_explaining)
+        return served
 
-    def _forget(self, id: str) -> None:
-        """Other copies; who still has one mapped keeps it."""
-        for old in self._spool.iterdir():
-            if old.name != id and not old.name.startswith("."):
-                shutil.rmtree(old, ignore_errors=True)
+    def _copies(self) -> list[Path]:
+        """Whole copies, of which there is one but for moments; what is being made has a dot."""
+        if not self._spool.is_dir():
+            return []
+        return [copy for copy in self._spool.iterdir() if not copy.name.startswith(".")]
+
+    def _kept(self, id: str) -> FieldwiseModel | None:
+        """The model of a copy; one to which something happened is made anew."""
+        try:
+            return FieldwiseModel.load(self._spool / id)
+        except ModelError:
+            shutil.rmtree(self._spool / id, ignore_errors=True)
+            return None
+
+    def _check_sizes(self, names: Iterable[str], copy: Path) -> None:
+        """A file that is cut short under the header of what is served is noticed without reading
+        it."""
+        for name in names:
+            size = (self.path / name).stat().st_size
+            if (copy / name).is_file() and (copy / name).stat().st_size != size:
+                raise ModelError(f"{self.path / name} is cut short or was altered")
 
     def _refuse(self, error: BaseException) -> None:
-        self.n_refusals += 1
         what = str(error) if isinstance(error, FieldwiseError) else f"{self.path}: {error!r}"
-        self._refused = re.sub(re.escape(f"{self._spool}/") + r"[^/\s]+", str(self.path), what)
+        what = re.sub(re.escape(f"{self._spool}/") + r"[^/\s]+", str(self.path), what)
+        if what == self._refused:
+            return
+        self._refused = what
+        self.n_refusals += 1
         kept = f"; {self.now.id} is served on" if self.now else ""
         LOG.error("a model is refused: %s%s", self._refused, kept)
+
+
+def _names(body: Mapping[str, Any], path: Path) -> list[str]:
+    """The files that a header names, all of which are there."""
+    names = list(body.get("checksums", {}))
+    for name in names:
+        if Path(name).name != name:
+            raise ModelError(f"{path / HEADER} names {name!r}, which is no file of it")
+        if not (path / name).is_file():
+            raise ModelError(f"{path / name} is missing")
+    return names
+
+
+def _is_of_disk(error: BaseException) -> bool:
+    """Whether it may pass though the folder stays as it is."""
+    return isinstance(error, OSError) or isinstance(error.__cause__, OSError)

@@ -134,6 +134,8 @@ def _about(
     extra: dict[str, Any] = {"parameters": list(query)} if query else {}
     if body is not None:
         extra["requestBody"] = {"required": True, "content": body}
+    if 401 in errors:  # where the server has a token
+        extra["security"] = [{"token": []}, {}]
     return {"summary": summary, "responses": responses, "openapi_extra": extra}
 
 

@@ -323,6 +323,7 @@ async function load() {
   byId("about").textContent = `${whole(specs.length)} columns${rows}; model ${model.id}`;
   const changed = before !== JSON.stringify(specs.map(({ column, kind, dtype }) => [column, kind, dtype]));
   if (changed) buildForm();
+  else specs = specs.map((spec) => Object.assign(fields.get(spec.column).spec, spec));
   return changed;
 }
 
@@ -330,7 +331,11 @@ async function load() {
 async function reload() {
   const changed = await load();
   say("The server has a new version of the model.");
-  if (!changed) return;
+  if (!changed) {
+    showDifferences(); // hints with them; what is being typed stays
+    rank();
+    return;
+  }
   state.row = rowOf(JSON.stringify(state.row));
   state.pinned = state.pinned && rowOf(JSON.stringify(state.pinned));
   showForm();

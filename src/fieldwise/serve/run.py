@@ -40,12 +40,16 @@ KEEP_ALIVE = 75  # seconds; longer than proxies keep theirs, so that these close
 
 
 class Patient(HttpToolsProtocol):
-    """uvicorn's protocol, which closes connections whose headers take too long or never end."""
+    """uvicorn's protocol, which closes connections whose headers take too long or never end, and
+    those whose answer is not taken."""
 
-    def __init__(self, *args: Any, seconds: float, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, limits: Limits, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._seconds, self._size = seconds, 0
-        self._clock: asyncio.TimerHandle | None = None
+        self._limits = limits
+        self._size = 0  # bytes since the last that were of use
+        self._was_of_use = False
+        self._clock: asyncio.TimerHandle | None = None  # of headers
+        self._end: asyncio.TimerHandle | None = None  # of an answer that is not taken
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -53,34 +57,86 @@ class Patient(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
+        self._stay()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._was_of_use = False
         super().data_received(data)
-        if self._clock is not None:  # still among the headers
-            self._size += len(data)
-            if self._size > LONGEST_HEAD:
-                self._refuse(b"431 Request Header Fields Too Large", b"the headers never end")
+        self._size = 0 if self._was_of_use else self._size + len(data)
+        if self.transport.is_closing():
+            self._leave()
+        elif self._size > LONGEST_HEAD:
+            self._refuse(b"431 Request Header Fields Too Large", b"the headers never end")
+        elif self._clock is None and self._is_answered() and self.timeout_keep_alive_task is None:
+            self._wind()  # what comes is no request yet, and uvicorn's own clock has stopped
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._unset_keepalive_if_required()
         self._wind()
 
     def on_headers_complete(self) -> None:
         self._stop()
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._was_of_use = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._was_of_use = True
+        super().on_message_complete()
+        if self._is_answered():  # by a refusal, before its body had come
+            self._stop()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():  # which waits until all is sent
+            self._leave()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._leave()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._stay()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.transport.abort()  # closing would wait for who does not read
+
+    def _is_answered(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
     def _wind(self) -> None:
         self._stop()
         self._size = 0
         self._clock = self.loop.call_later(
-            self._seconds, self._refuse, b"408 Request Timeout", b"the headers took too long"
+            self._limits.header_seconds,
+            self._refuse,
+            b"408 Request Timeout",
+            b"the headers took too long",
         )
 
     def _stop(self) -> None:
         if self._clock is not None:
             self._clock.cancel()
             self._clock = None
+
+    def _leave(self) -> None:
+        """Unless the other side takes what it is sent."""
+        if self._end is None:
+            self._end = self.loop.call_later(self._limits.seconds, self.transport.abort)
+
+    def _stay(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None
 
     def _refuse(self, status: bytes, why: bytes) -> None:
         self._stop()
@@ -92,6 +148,7 @@ class Patient(HttpToolsProtocol):
             b"content-length: " + str(len(body)).encode() + b"\r\n\r\n" + body
         )
         self.transport.close()
+        self._leave()
 
 
 def run_server(
@@ -119,7 +176,7 @@ def run_server(
             "host": host,
             "port": port,
             "factory": True,
-            "http": partial(Patient, seconds=limits.header_seconds),
+            "http": partial(Patient, limits=limits),
             "ws": "none",
             "access_log": access_log,
             "proxy_headers": False,

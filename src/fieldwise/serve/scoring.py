@@ -20,9 +20,10 @@ from ..objective import Head
 from .describe import Description
 from .limits import Refusal
 
-__all__ = ["Served", "check_finite"]
+__all__ = ["Served", "check_finite", "too_long"]
 
 FEW = 64  # rows that are scored at once, without a thread of their own
+BLOCK = 512  # rows, after which it is asked whether there is time for more
 TURN = 0.002  # seconds, after which others have theirs
 UNREADABLE = (
     *(FieldwiseError, ValueError, TypeError, OverflowError),
@@ -121,11 +122,7 @@ class Served:
         for name, value in row.items():
             for item in value if type(value) is list else (value,):
                 if type(item) is str and len(item) > most:
-                    raise Refusal(
-                        422,
-                        f"{what}: column {name!r} holds a text of {len(item):,} letters, and "
-                        f"{most:,} is the most",
-                    )
+                    raise Refusal(422, too_long(what, name, len(item), most))
 
     def code(self, rows: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
         """codes and values of checked rows"""
@@ -169,11 +166,18 @@ class Served:
         values: np.ndarray,
         *,
         explain: bool,
+        deadline: float,
     ) -> list[dict[str, Any]]:
-        """What is predicted of checked and coded rows."""
-        found = self.score(codes, values)
-        if explain:
-            self._explain(rows, codes, values, found)
+        """What is predicted of checked and coded rows, until the clock is at `deadline`."""
+        found: list[dict[str, Any]] = []
+        for low in range(0, len(rows), BLOCK):
+            part = slice(low, low + BLOCK)
+            some = self.score(codes[part], values[part], low)
+            if explain:
+                self._explain(rows[part], codes[part], values[part], some)
+            found += some
+            if time.monotonic() > deadline:
+                raise TimeoutError
         return found
 
     def rank(self, context: Mapping[str, Any], over: str, k: int) -> list[dict[str, Any]]:
@@ -182,11 +186,12 @@ class Served:
         found: list[dict[str, Any]] = model.rank(context, over=over, k=k).to_dicts()
         return found
 
-    def score(self, codes: np.ndarray, values: np.ndarray) -> list[dict[str, Any]]:
-        """What is predicted of coded rows; of several targets each under its name."""
+    def score(self, codes: np.ndarray, values: np.ndarray, before: int = 0) -> list[dict[str, Any]]:
+        """What is predicted of coded rows, which come after `before` others; of several targets
+        each under its name."""
         model = self.model
         z = model.score_codes(codes, values, 1 if len(codes) <= FEW else None)
-        check_finite(z)
+        check_finite(z, before)
         chosen = model.choices(codes, values) if model.objective.is_vote else None
         parts = []
         for k, (head, target, own) in enumerate(self.heads(z)):
@@ -274,13 +279,17 @@ def _answers(
     ]
 
 
-def check_finite(z: np.ndarray) -> None:
-    """Refuse a row whose score is no number, (n,) or (n, K)."""
+def check_finite(z: np.ndarray, before: int = 0) -> None:
+    """Refuse a row whose score is no number, (n,) or (n, K); rows come after `before` others."""
     if not np.isfinite(z).all():
-        n = int(np.argmin(np.isfinite(z.reshape(len(z), -1)).all(axis=1)))
+        n = before + int(np.argmin(np.isfinite(z.reshape(len(z), -1)).all(axis=1)))
         raise Refusal(
             422, f"row {n + 1} has no finite score: a number in it is far outside of training's"
         )
+
+
+def too_long(what: str, name: str, n: int, most: int) -> str:
+    return f"{what}: column {name!r} holds a text of {n:,} letters, and {most:,} is the most"
 
 
 def _is_item(item: Any) -> bool:

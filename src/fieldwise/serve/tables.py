@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet
 
 from ..losses import LOSSES
 from .limits import Limits, Refusal
-from .scoring import Served, check_finite
+from .scoring import Served, check_finite, too_long
 
 __all__ = ["KINDS", "score_table"]
 
@@ -23,7 +24,9 @@ STREAM, FILE, PARQUET = (
     "application/vnd.apache.arrow.file",
     "application/vnd.apache.parquet",
 )
-UNPACKED = 16  # times the limit of a body, the most that Parquet may grow to
+UNPACKED = 16  # times the limit of a body, the most that a table may grow to
+WIDEST = 64  # bytes of a value whose width Parquet's schema says
+PLAIN_LOGICAL = ("NONE", "STRING", "ENUM", "JSON", "BSON")  # of bytes, which are read as they are
 
 
 def score_table(
@@ -36,49 +39,121 @@ def score_table(
 ) -> tuple[bytes, int]:
     """The predictions of a table's rows as a table of the same kind, and how many there are; how
     often fields had what training never saw is added to `unseen`."""
+    model = served.model
     table = _readable(served, body, kind, limits)
-    n_unseen = np.zeros(served.model.layout.n_fields, np.int64)
-    parts = []
+    n_unseen = np.zeros(model.layout.n_fields, np.int64)
+    parts, chosen = [], []
     if table.num_rows:
-        for _, coded in served.model.coded_chunks(table, n_unseen):
-            parts.append(served.model.score_codes(*coded))
+        for _, coded in model.coded_chunks(table, n_unseen):
+            parts.append(model.score_codes(*coded))
+            if model.objective.is_vote:
+                chosen.append(model.choices(*coded))
             if time.monotonic() > deadline:
                 raise TimeoutError
     names = (field.name for field in served.fields)
     unseen += [(name, n) for name, n in zip(names, n_unseen.tolist(), strict=False) if n]
-    none = np.empty((0, sum(head.size for head in served.model.objective.heads)))
+    none = np.empty((0, sum(head.size for head in model.objective.heads)))
     z = np.concatenate([part.reshape(len(part), -1) for part in parts] or [none])
     check_finite(z)
-    return _written(pa.table(_columns(served, z)), kind), table.num_rows
+    choices = [np.concatenate(of_target) for of_target in zip(*chosen, strict=True)]
+    return _written(pa.table(_columns(served, z, choices)), kind), table.num_rows
+
+
+# Reading: a table is as sound as who sent it ------------------------------------------------------
 
 
 def _readable(served: Served, body: bytes, kind: str, limits: Limits) -> pa.Table:
-    """The columns that the model needs, checked: a table is as sound as who sent it."""
+    """The columns that the model needs, checked."""
     try:
-        table = KINDS[kind](body, limits)
-        names = table.column_names
-        _check_names(served, names)
-        table = table.select(served.model.schema.columns)
-        table.validate(full=True)
+        return KINDS[kind](served, body, limits)
     except (pa.ArrowException, OSError, EOFError, ValueError, TypeError, KeyError) as error:
         raise Refusal(422, f"the body is no sound table of {kind}: {error}") from error
-    return table
 
 
-def _check_names(served: Served, names: list[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise Refusal(422, f"the table has column {twice[0]!r} twice; rename one")
-    served.check_columns(dict.fromkeys(names), "the table")
+def _read_stream(served: Served, body: bytes, limits: Limits) -> pa.Table:
+    with pa.ipc.open_stream(body) as reader:
+        return _batches(served, reader.schema, iter(reader), limits)
 
 
-def _batches(reader: Any, batches: Iterator[Any], limits: Limits) -> pa.Table:
+def _read_file(served: Served, body: bytes, limits: Limits) -> pa.Table:
+    with pa.ipc.open_file(body) as reader:
+        every = (reader.get_batch(k) for k in range(reader.num_record_batches))
+        return _batches(served, reader.schema, every, limits)
+
+
+def _batches(served: Served, schema: pa.Schema, batches: Iterator[Any], limits: Limits) -> pa.Table:
+    _check_names(served, schema.names)
     found, n_rows = [], 0
     for batch in batches:
         n_rows += batch.num_rows
         _check_rows(n_rows, limits)
         found.append(batch)
-    return pa.Table.from_batches(found, reader.schema)
+    table = pa.Table.from_batches(found, schema).select(served.model.schema.columns)
+    table.validate(full=True)
+    _check_texts(table, limits)
+    return table
+
+
+def _read_parquet(served: Served, body: bytes, limits: Limits) -> pa.Table:
+    """Texts are read as dictionaries first, which are no larger than the body's pages: what they
+    would be in full is known before it is made."""
+    columns, source = served.model.schema.columns, pa.BufferReader(body)
+    with pa.parquet.ParquetFile(source) as file:
+        meant, about = file.schema_arrow, file.metadata
+        _check_names(served, meant.names)
+        _check_rows(about.num_rows, limits)
+        texts = _check_pages(about, set(columns), limits)
+    with pa.parquet.ParquetFile(source, metadata=about, read_dictionary=texts) as file:
+        table = file.read(columns=columns).select(columns)
+    table.validate(full=True)
+    _check_texts(table, limits)
+    return table.cast(pa.schema([_plain(meant.field(name)) for name in columns]))
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    """Arrow makes no views out of dictionaries."""
+    is_view = pa.types.is_string_view(field.type)
+    return field.with_type(pa.large_string()) if is_view else field
+
+
+def _check_pages(about: Any, columns: set[str], limits: Limits) -> list[str]:
+    """Refuse what may grow when it is decoded, of these columns; the paths of texts among them."""
+    texts, size = [], 0
+    dotted = tuple(name for name in columns if "." in name)
+    for k in range(about.num_columns):
+        column = about.schema.column(k)
+        name = column.path.partition(".")[0]
+        if name not in columns and not column.path.startswith(dotted):
+            continue
+        parts = [about.row_group(g).column(k) for g in range(about.num_row_groups)]
+        # Values may be repeated without a byte for each, in lists more often than there are rows.
+        size += sum(max(part.total_uncompressed_size, 8 * part.num_values) for part in parts)
+        if column.physical_type == "BYTE_ARRAY":
+            texts.append(column.path)
+            packed = {e for part in parts for e in part.encodings if e.startswith("DELTA_")}
+            if packed or column.logical_type.type not in PLAIN_LOGICAL:
+                how = min(packed) if packed else column.logical_type.type
+                told = f"column {name!r} is {how} over bytes, which is not read; write plain texts"
+                raise Refusal(422, told)
+        elif column.physical_type == "FIXED_LEN_BYTE_ARRAY" and column.length > WIDEST:
+            told = f"column {name!r} has values of {column.length:,} bytes, which are not read"
+            raise Refusal(422, told)
+    _check_size(size, limits)
+    _check_twice(texts)
+    return texts
+
+
+def _check_names(served: Served, names: list[str]) -> None:
+    _check_twice(names)
+    served.check_columns(dict.fromkeys(names), "the table")
+
+
+def _check_twice(names: list[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise Refusal(422, f"the table has column {name[:100]!r} twice; rename one")
+        seen.add(name)
 
 
 def _check_rows(n_rows: int, limits: Limits) -> None:
@@ -90,50 +165,81 @@ def _check_rows(n_rows: int, limits: Limits) -> None:
         )
 
 
-def _read_stream(body: bytes, limits: Limits) -> pa.Table:
-    with pa.ipc.open_stream(body) as reader:
-        return _batches(reader, iter(reader), limits)
+def _check_size(size: int, limits: Limits) -> None:
+    most = UNPACKED * limits.max_batch_body
+    if size > most:
+        raise Refusal(
+            413,
+            f"the table has {size:,} bytes unpacked, and {most:,} is the most; send it in parts",
+        )
 
 
-def _read_file(body: bytes, limits: Limits) -> pa.Table:
-    with pa.ipc.open_file(body) as reader:
-        every = (reader.get_batch(k) for k in range(reader.num_record_batches))
-        return _batches(reader, every, limits)
+def _check_texts(table: pa.Table, limits: Limits) -> None:
+    """Refuse texts that are too long, alone or together: dictionaries and views name a text once
+    and repeat it for nothing."""
+    size = 0
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        for values, indices in (found for chunk in column.chunks for found in _texts(chunk)):
+            texts = pl.Series(values)
+            lengths = texts.cast(pl.Binary).bin.size().fill_null(0).to_numpy()
+            longest = int(lengths.max(initial=0))  # in bytes, of which a letter may be several
+            if longest > limits.max_text and texts.dtype == pl.String:
+                longest = int(texts.str.len_chars().fill_null(0).to_numpy().max())
+            if longest > limits.max_text:
+                raise Refusal(422, too_long("the table", name, longest, limits.max_text))
+            if indices is not None:
+                lengths = lengths[pl.Series(indices).drop_nulls().to_numpy()]
+            size += int(lengths.sum(dtype=np.int64))
+    _check_size(size, limits)
 
 
-def _read_parquet(body: bytes, limits: Limits) -> pa.Table:
-    with pa.parquet.ParquetFile(pa.BufferReader(body)) as file:
-        about = file.metadata
-        _check_rows(about.num_rows, limits)
-        size = sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups))
-        if size > UNPACKED * limits.max_batch_body:
-            raise Refusal(
-                413,
-                f"the table has {size:,} bytes unpacked, and {UNPACKED * limits.max_batch_body:,} "
-                "is the most; send it in parts",
-            )
-        return file.read()
+def _texts(array: Any) -> Iterator[tuple[Any, Any]]:
+    """Texts in an array, however deep, with the indices of them where it is a dictionary."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        yield from _texts(array.storage)
+    elif pa.types.is_struct(kind):
+        for child in array.flatten():
+            yield from _texts(child)
+    elif any(is_it(kind) for is_it in LISTS):
+        yield from _texts(array.flatten())
+    elif any(is_it(kind) for is_it in TEXTS):
+        yield array, None
+    elif pa.types.is_dictionary(kind) and pa.types.is_primitive(kind.value_type):
+        return
+    elif pa.types.is_dictionary(kind) and any(is_it(kind.value_type) for is_it in TEXTS):
+        yield array.dictionary, array.indices
+    elif not (pa.types.is_primitive(kind) or pa.types.is_null(kind) or pa.types.is_decimal(kind)):
+        raise Refusal(422, f"the table has a column of {str(kind)[:100]}, which is not read")
 
 
-KINDS: dict[str, Callable[[bytes, Limits], Any]] = {
+TEXTS = (
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+)
+LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_map)
+KINDS: dict[str, Callable[[Served, bytes, Limits], Any]] = {
     STREAM: _read_stream,
     FILE: _read_file,
     PARQUET: _read_parquet,
 }
 
 
-def _columns(served: Served, z: np.ndarray) -> dict[str, Any]:
-    """prediction and score; of more classes the likeliest one's, with its name and all chances; of
-    several targets each under its name."""
+# Writing ------------------------------------------------------------------------------------------
+
+
+def _columns(served: Served, z: np.ndarray, choices: list[np.ndarray]) -> dict[str, Any]:
+    """prediction and score; of more classes the likeliest one's (of a vote the chosen one's), with
+    its name and all chances; of several targets each under its name."""
     heads = list(served.heads(z))
     out: dict[str, Any] = {}
-    for head, target, own in heads:
+    for k, (head, target, own) in enumerate(heads):
         prefix = f"{target.column}_" if len(heads) > 1 else ""
         predicted = LOSSES[head.loss].prediction(own.astype(np.float64))
         if head.size == 1:
             out |= {f"{prefix}prediction": predicted, f"{prefix}score": own.astype(np.float64)}
             continue
-        at = own.argmax(axis=1)
+        at = choices[k] if choices else own.argmax(axis=1)
         rows = np.arange(len(own))
         out[f"{prefix}prediction"] = predicted[rows, at]
         out[f"{prefix}score"] = own[rows, at].astype(np.float64)
