@@ -25,6 +25,7 @@ from fieldwise.data.encoding import load_vocabulary
 from fieldwise.data.schema import Field, Schema, Target
 from fieldwise.data.store import Store, StoreWriter
 from fieldwise.files import sealed
+from fieldwise.fitting import fit_store, train_table
 
 SCHEMA = Schema(fields=(Field(name="a"), Field(name="b"), Field(name="c")))
 COUNTS = [np.ones(9, np.int64)] * 3
@@ -439,3 +440,56 @@ def test_killed_at_any_moment(tmp_path):
     assert encode(table(10), tmp_path / "s", target="bought", overwrite=True).n_rows == 10
     assert len(list((tmp_path / "s").iterdir())) == 5
     shutil.rmtree(tmp_path / "s")
+
+
+@pytest.fixture
+def far(tmp_path, monkeypatch):
+    """A file system that is not this machine's, and an empty cache."""
+    fsspec = pytest.importorskip("fsspec", reason="the package fsspec is not installed")
+    monkeypatch.setenv("FIELDWISE_CACHE", str(tmp_path / "cache"))
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    return system
+
+
+def test_a_store_on_another_file_system(tmp_path, far):
+    """Sent whole, its header last; read through one copy, which the next one shares."""
+    table = pl.DataFrame({"a": list("xyxz") * 50, "n": range(200), "late": [0, 1] * 100})
+    near = encode(table, tmp_path / "near", target="late")
+    store = encode(table, "memory://bucket/far", target="late")
+    assert store.n_rows == 200
+    for name in near.names:
+        assert np.array_equal(store.array(name), near.array(name))
+    assert far.exists("/bucket/far/header.json")
+    copies = list((tmp_path / "cache" / "stores").iterdir())
+    assert [store.path] == copies
+    assert Store("memory://bucket/far").path == store.path
+    shutil.rmtree(store.path)
+    assert Store("memory://bucket/far/").n_rows == 200  # fetched again
+    with pytest.raises(StoreError, match="holds a store already"):
+        encode(table, "memory://bucket/far", target="late")
+    other = encode(table.head(100), "memory://bucket/far", target="late", overwrite=True)
+    assert Store("memory://bucket/far").n_rows == other.n_rows == 100
+    model = fit_store(Store("memory://bucket/far"), rank=2)
+    assert model.settings["rows"] > 0
+    train_table("memory://bucket/far", tmp_path / "m", rank=2)
+    assert (tmp_path / "m").is_dir()
+
+
+def test_a_store_elsewhere_that_cannot_be_read(far):
+    with pytest.raises(StoreError, match="memory://bucket/none is not a store"):
+        Store("memory://bucket/none")
+    with pytest.raises(StoreError, match="cannot be opened"):
+        Store("nowhere://bucket/none")
+    far.pipe_file("/bucket/bad/header.json", b"{}")
+    with pytest.raises(StoreError, match="damaged"):
+        Store("memory://bucket/bad")
+    body = {"arrays": {"codes": {"file": "../../secret"}}}
+    body |= {"vocabulary": {"file": "v"}, "counts": {"file": "c"}}
+    far.pipe_file("/bucket/bad/header.json", json.dumps(body).encode())
+    with pytest.raises(StoreError, match=r"names '\.\./\.\./secret'"):
+        Store("memory://bucket/bad")
+    body["arrays"] = {"codes": {"file": "codes-0.bin"}}
+    far.pipe_file("/bucket/bad/header.json", json.dumps(body).encode())
+    with pytest.raises(StoreError, match="is missing"):
+        Store("memory://bucket/bad")

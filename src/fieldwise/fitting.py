@@ -15,7 +15,7 @@ import numpy as np
 
 from .crossing import Crosses, Parts, decide, fit_crossed, layout_for
 from .data.schema import Field, Schema, Target, slot_positions
-from .data.store import Store
+from .data.store import Store, is_store
 from .data.words import StoredWords
 from .errors import FieldwiseError, SchemaError, SettingError
 from .files import fingerprint, write_atomically
@@ -326,17 +326,17 @@ def prepared_store(
     work = work_folder(out)
     if not running.resume:
         shutil.rmtree(work, ignore_errors=True)
-    is_store = isinstance(data, (str, Path)) and (Path(data) / "header.json").is_file()
+    encoded = is_store(data)
     reading, fitting = dict(reading or {}), dict(fitting)
     asked = (fitting.get(name) for name in ("crosses", "combine"))
     if decide(fitting.get("preset", "fast"), *asked)[0] is not None:
         fitting["min_count"] = reading.get("min_count")
-        if not is_store and "schema" not in reading:
+        if not encoded and "schema" not in reading:
             fitting["min_count"] = _usual_count(reading)
             reading |= {"min_count": 1, "resolutions": True}
-    if is_store:
+    if encoded:
         return Store(data), fitting
-    if running.resume and (work / "store" / "header.json").is_file():
+    if running.resume and is_store(work / "store"):
         return Store(work / "store"), fitting
     from .data.encoding import encode
 
@@ -372,12 +372,12 @@ def kept_store(
             f"{folder} is {what} on another table or with other options; "
             "choose another --out or delete it"
         )
-    if isinstance(data, (str, Path)) and (Path(data) / "header.json").is_file():
+    if is_store(data):
         store = Store(data)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(identity, about.encode())
         return store
-    if identity.is_file() and (folder / "store" / "header.json").is_file():
+    if identity.is_file() and is_store(folder / "store"):
         return Store(folder / "store")
     from .data.encoding import encode
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -111,7 +110,7 @@ def _print_inspection(found: dict[str, Any], title: str) -> None:
 
 def encode(
     data: Data,
-    out: Annotated[Path, typer.Option(help="The folder of the store to write.")],
+    out: Annotated[str, typer.Option(help="The folder of the store to write, or a URL.")],
     target: Target = None,
     format: Format = "auto",
     drop: Drop = None,

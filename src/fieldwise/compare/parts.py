@@ -12,7 +12,7 @@ import numpy as np
 
 from ..data.schema import slot_positions
 from ..data.shuffle import Seen, wide_values
-from ..data.store import Store
+from ..data.store import Store, is_store
 from ..data.words import StoredWords
 from ..errors import SettingError
 from ..files import write_atomically
@@ -50,7 +50,7 @@ def encoded(
     path, ends = folder / "store", folder / "parts.json"
     if ends.is_file():
         return Store(path), json.loads(ends.read_text())
-    if isinstance(data, (str, Path)) and (Path(data) / "header.json").is_file():
+    if is_store(data):
         if others:
             raise SettingError("a store comes with all its rows; leave the other tables out")
         return Store(data), []

@@ -7,18 +7,20 @@ schema is not known, one reading goes ahead to infer it.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, SchemaError, SettingError
+from ..errors import DataError, SchemaError, SettingError, StoreError
 from .chunks import Source
 from .labels import TargetReader
 from .learn import Learner
 from .profiling import ColumnProfile, infer_schema, looks_at, profile
-from .provisional import Reading, Spool, write_all
+from .provisional import Reading, Spool, removed, write_all
 from .readers import format_schema, open_source, paths_of
+from .remote import is_remote, is_there, send
 from .schema import Schema, check_names, names_of
 from .store import Store, StoreWriter
 from .text import NULL_WORDS
@@ -128,6 +130,14 @@ def encode(
     for numbers; see `infer_schema`. `over` calls a function for each of many items, where it likes,
     and gives the results in their order: then every file of the table is read by itself.
     """
+    if is_remote(out):
+        if append or (not overwrite and is_there(str(out))):
+            raise StoreError(f"{out} holds a store already; overwrite it or choose another place")
+        given = {k: v for k, v in locals().items() if k not in ("out", "data", "settings")}
+        with tempfile.TemporaryDirectory() as folder:
+            encode(data, Path(folder) / "store", **{**given, "overwrite": False}, **settings)
+            send(Path(folder) / "store", str(out))
+        return Store(str(out))
     if over is not None and (append or start is not None):
         raise SettingError("a table that is added to another is read in one process")
     if start is not None:
@@ -179,21 +189,25 @@ def encode(
         else StoreWriter.create(out, widths, overwrite=overwrite)
     )
     with writer:
-        spools = [Spool(writer.path / "provisional-0.bin")]
-        try:
-            if over is None or parts is None:
-                reading = Reading.of(source, schema, spools[0], start, widens=not append, show=show)
+        if over is None or parts is None:
+            spool = Spool(writer.path / "provisional-0.bin")
+            with removed([spool]):
+                reading = Reading.of(source, schema, spool, start, widens=not append, show=show)
                 reading.write(writer, show=show)
-            else:
-                spools = [Spool(writer.path / f"provisional-{k}.bin") for k in range(len(parts))]
-                asked = [(part, schema, spool) for part, spool in zip(parts, spools, strict=True)]
-                readings = list(over(_read_part, asked))
-                targets = [TargetReader(t, may_be_constant=False) for t in schema.targets]
-                write_all(readings, Learner(schema, widens=True), targets, writer, show=show)
-        finally:
-            for spool in spools:
-                spool.remove()
+        else:
+            _write_parts(over, parts, schema, writer, show=show)
     return Store(out)
+
+
+def _write_parts(
+    over: Over, parts: Sequence[_Part], schema: Schema, writer: StoreWriter, *, show: bool | None
+) -> None:
+    spools = [Spool(writer.path / f"provisional-{k}.bin") for k in range(len(parts))]
+    with removed(spools):
+        asked = [(part, schema, spool) for part, spool in zip(parts, spools, strict=True)]
+        readings = list(over(_read_part, asked))
+        targets = [TargetReader(t, may_be_constant=False) for t in schema.targets]
+        write_all(readings, Learner(schema, widens=True), targets, writer, show=show)
 
 
 def _read_part(asked: tuple[_Part, Schema, Spool]) -> Reading:

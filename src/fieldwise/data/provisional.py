@@ -7,7 +7,7 @@ added up, and the store is the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from .schema import Schema
 from .store import StoreWriter
 from .vocabulary import Vocabulary
 
-__all__ = ["Reading", "Spool", "write_all"]
+__all__ = ["Reading", "Spool", "removed", "write_all"]
 
 
 class Spool:
@@ -71,6 +71,16 @@ class Spool:
         with suppress(OSError):  # on a full disk closing writes, and fails, once more
             self.flush()
         self.path.unlink(missing_ok=True)
+
+
+@contextmanager
+def removed(spools: Sequence[Spool]) -> Iterator[None]:
+    """They are gone afterwards."""
+    try:
+        yield
+    finally:
+        for spool in spools:
+            spool.remove()
 
 
 @dataclass

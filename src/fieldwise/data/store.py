@@ -32,9 +32,10 @@ import numpy as np
 
 from ..errors import SchemaError, StoreError
 from ..files import disk_errors, read_sealed, sealed, write_atomically
+from .remote import fetched, is_remote, is_there
 from .schema import Schema
 
-__all__ = ["ARRAYS", "Store", "StoreWriter"]
+__all__ = ["ARRAYS", "Store", "StoreWriter", "is_store"]
 
 FORMAT = 1
 HEADER = "header.json"
@@ -87,6 +88,13 @@ def _read_header(path: Path) -> dict[str, Any]:
         what = "is no folder" if not path.is_dir() else f"has no {HEADER}"
         raise StoreError(f"{path} is not a store: it {what}. Make one with: fieldwise encode")
     return read_sealed(file, newest=FORMAT, what="store")
+
+
+def is_store(data: Any) -> bool:
+    """Whether a table is one that is encoded already, here or on another file system."""
+    if is_remote(data):
+        return is_there(str(data))
+    return isinstance(data, (str, Path)) and (Path(data) / HEADER).is_file()
 
 
 class StoreWriter:
@@ -270,7 +278,7 @@ class Store:
     """An encoded table, opened for reading. A block is checked when it is first read."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = fetched(str(path)) if is_remote(path) else Path(path)
         self.header = _read_header(self.path)
         try:
             self.schema = Schema.from_dict(self.header["schema"])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.encoding import encode
+from ..data.remote import is_remote
 from ..data.store import Store
 from ..errors import DataError, FieldwiseError, MissingExtra, SettingError, TrainingError
 from ..model import FieldwiseModel
@@ -152,7 +153,8 @@ def encode_on_ray(
             running += islice(todo, 1)
             yield found
 
-    return encode(data, Path(out).absolute(), over=over, **options)
+    out = str(out) if is_remote(out) else Path(out).absolute()
+    return encode(data, out, over=over, **options)
 
 
 def _task(work: Callable[[Any], Any], item: Any) -> tuple[Any, str | None]:

@@ -1,0 +1,129 @@
+"""Stores on other file systems (s3://, gs://, hdfs://, whatever fsspec knows): kept there whole,
+read through a copy on this machine's disk, which is made once and mapped as any store is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+from ..errors import MissingExtra, StoreError
+from ..files import disk_errors
+
+__all__ = ["cache_folder", "fetched", "is_remote", "is_there", "send"]
+
+HEADER = "header.json"
+
+
+def is_remote(path: Any) -> bool:
+    return isinstance(path, (str, Path)) and "://" in str(path)
+
+
+def cache_folder() -> Path:
+    """Where copies are: FIELDWISE_CACHE, or the user's cache."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("FIELDWISE_CACHE") or Path(home) / "fieldwise")
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    """The file system and the path there."""
+    try:
+        import fsspec
+    except ImportError as error:
+        raise MissingExtra("fsspec", "distributed") from error
+    try:
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url.rstrip("/"))
+    except (ValueError, ImportError) as error:
+        raise StoreError(f"{url} cannot be opened: {error}") from error
+    return found
+
+
+def _header(url: str) -> bytes | None:
+    system, path = _opened(url)
+    try:
+        return bytes(system.cat_file(f"{path}/{HEADER}"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{url} cannot be read: {error}") from error
+
+
+def is_there(url: str) -> bool:
+    """Whether there is a store."""
+    return _header(url) is not None
+
+
+def _names(header: bytes, url: str) -> list[str]:
+    """The files of a store beside its header."""
+    try:
+        body = json.loads(header)
+        arrays = [a["file"] for a in body["arrays"].values()]
+        names = [*arrays, body["vocabulary"]["file"], body["counts"]["file"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(f"{url}/{HEADER} is damaged: {error!r}; encode again") from error
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise StoreError(f"{url}/{HEADER} names {name!r}, which is no file of it")
+    return names
+
+
+def fetched(url: str) -> Path:
+    """The folder of this machine's copy; another version of the store has another one."""
+    header = _header(url)
+    if header is None:
+        raise StoreError(
+            f"{url} is not a store: it has no {HEADER}. Make one with: fieldwise encode"
+        )
+    folder = _copy_of(url, header)
+    if (folder / HEADER).is_file():
+        return folder
+    system, path = _opened(url)
+    with disk_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
+        try:
+            for name in _names(header, url):
+                system.get_file(f"{path}/{name}", str(made / name))
+            (made / HEADER).write_bytes(header)
+            _put(made, folder)
+        except FileNotFoundError as error:
+            raise StoreError(f"{url}: {error} is missing; encode the table again") from error
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    return folder
+
+
+def _copy_of(url: str, header: bytes) -> Path:
+    place = f"{zlib.crc32(url.rstrip('/').encode()):08x}-{zlib.crc32(header):08x}"
+    return cache_folder() / "stores" / place
+
+
+def _put(made: Path, folder: Path) -> None:
+    try:
+        os.rename(made, folder)
+    except OSError:  # another process was faster
+        if not (folder / HEADER).is_file():
+            raise
+
+
+def send(folder: Path, url: str) -> None:
+    """Put a store there; what makes it one, its header, comes last. The folder becomes this
+    machine's copy."""
+    system, path = _opened(url)
+    header = (folder / HEADER).read_bytes()
+    try:
+        system.makedirs(path, exist_ok=True)
+        for name in _names(header, str(folder)):
+            system.put_file(str(folder / name), f"{path}/{name}")
+        system.pipe_file(f"{path}/{HEADER}", header)
+    except OSError as error:
+        raise StoreError(f"{url} cannot be written: {error}") from error
+    copy = _copy_of(url, header)
+    if not copy.exists():
+        with disk_errors(copy):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(folder, copy)
