@@ -28,13 +28,15 @@ from fieldwise import (
     Target,
     boosted,
     maths,
+    update,
 )
 from fieldwise.compress import compress
-from fieldwise.compress.certificate import largest_change
+from fieldwise.compress.certificate import LINEAR_WITHIN, largest_change
 from fieldwise.compress.choice import Choice, Prices
 from fieldwise.compress.factors import Factors
-from fieldwise.compress.plan import folder_bytes
+from fieldwise.compress.plan import BISECTIONS, _Search, folder_bytes
 from fieldwise.compress.smaller import Coded, smaller
+from fieldwise.data.shuffle import wide_values
 from fieldwise.data.vocabulary import integer_vocabulary
 from fieldwise.engines.cpu import score
 from fieldwise.objective import Head, Objective
@@ -232,6 +234,11 @@ def test_rows_that_are_merged_share_their_mean():
     assert found.tolist() == [[0, -1, 2], [2, 0, 5]]
 
 
+def test_updates_before_are_remembered():
+    model = replace(drawn(), lineage=[{"rows": 5}])
+    assert smaller(model, *whole(model)).lineage == [{"rows": 5}]
+
+
 def test_the_price_of_everything_leaves_one_field_and_nothing_of_it():
     model = drawn()
     factors = Factors(model)
@@ -259,6 +266,19 @@ def test_the_price_of_everything_leaves_one_field_and_nothing_of_it():
     assert z[0, 0] == pytest.approx(expected, abs=1e-4)
 
 
+def test_nothing_is_looked_for_once_the_highest_price_is_allowed(monkeypatch):
+    model = drawn()
+    factors = Factors(model)
+    prices = Prices(model, factors)
+    allowed = iter([True, True, True, False, *[True] * BISECTIONS])
+    monkeypatch.setattr(_Search, "_allowed", lambda *_: next(allowed))
+    nobody: Any = None
+    found = _Search(model, factors, prices, nobody, 1.0, nobody).best()
+    assert found is not None
+    assert sum(found.fields) == 1
+    assert set(found.ranks) == {0}
+
+
 # The bound.
 
 
@@ -276,6 +296,58 @@ def test_no_row_changes_more_than_the_bound(seed, kind, exponent, several):
     assert (bounds[0] <= bounds[1] + 1e-9).all()
     # It is no empty promise: with three fields at most a few times what does happen.
     assert (bounds[0] <= 4 * change + 1e-5).all()
+
+
+def valued(seed: int) -> FieldwiseModel:
+    """A category, a number and a list of two whose values are summed."""
+    random = np.random.default_rng(seed)
+    fields = (
+        Field(name="f"),
+        Field(name="x", kind="numeric", binning="linear", dtype="float"),
+        Field(name="l", kind="list", pooling="sum", n_slots=2),
+    )
+    schema = Schema(fields=fields, targets=(Target(column="y", classes=("a", "b")),))
+    layout = Layout((4, 2, 3), (2, 2, 3), 1, schema.slots)
+    weight = random.normal(0, 0.5, layout.n_rows)
+    return FieldwiseModel(
+        integer_vocabulary(schema, [random.integers(1, 50, d) for d in layout.sizes]),
+        layout,
+        random.normal(size=(layout.n_rows + 3, layout.width)).astype(np.float32),
+        Objective((Head(),)),
+        random.normal(size=1),
+        moments=np.stack([weight, weight**2 + random.random(layout.n_rows)], axis=1),
+    )
+
+
+def every_valued_row() -> Coded:
+    """All that rows of `valued` can be at the ends of what values may be."""
+    numbers = [(0, -LINEAR_WITHIN), (0, LINEAR_WITHIN), (1, 1.0)]
+    items = [(code, value) for code in range(-1, 3) for value in (-1.0, 0.0, 1.0)]
+    rows = np.array(
+        [(f, *x, *a, *b) for f, x, a, b in itertools.product(range(-1, 4), numbers, items, items)]
+    )
+    return Coded(rows[:, [0, 1, 3, 5]].astype(np.int32), rows[:, [2, 4, 6]])
+
+
+@given(st.integers(0, 2**31), st.floats(-6, 1), st.sampled_from([1, 2, 3, 4, 5, 6, 7]))
+def test_the_bound_holds_where_fields_with_values_go(seed, exponent, kept):
+    model = valued(seed)
+    factors = Factors(model)
+    choice = Prices(model, factors).chosen(10.0**exponent, "int8")
+    choice = replace(choice, fields=tuple(bool(kept & bit) for bit in (1, 2, 4)))
+    less = smaller(model, factors, choice)
+    rows = every_valued_row()
+
+    def scores(of: FieldwiseModel, codes: np.ndarray, values: np.ndarray) -> np.ndarray:
+        layout, wide = of.layout, wide_values(codes, values, of.schema.valued)
+        at = np.where(codes < 0, layout.n_rows + layout.slot_owner, layout.rows(codes))
+        return maths.scores(of.rows.astype(np.float64), layout, at, wide) + of.offsets
+
+    after = scores(less, *rows.seen_by(less, model.schema, choice))
+    change = np.abs(after - scores(model, rows.codes, rows.values)).max()
+    for every in (True, False):
+        bound = largest_change(model, factors, choice, less, every=every)[0]
+        assert change <= bound * (1 + 1e-5) + 1e-4
 
 
 def climbed(change: Any, n_values: list[int], random: np.random.Generator) -> float:
@@ -482,6 +554,37 @@ def test_everything_else_works_on_a_compressed_model(model, made):
     np.testing.assert_allclose(without.decision_function(new), z, atol=1e-5)
 
 
+def with_merged_ads(model: FieldwiseModel) -> FieldwiseModel:
+    """Every second ad has joined the rare ones."""
+    factors, choice = whole(model)
+    j = model.schema.names.index("ad")
+    code = np.arange(model.layout.sizes[j])
+    rows = [*choice.rows]
+    rows[j] = np.where(code % 2 == 0, 0, (code + 1) // 2)
+    return smaller(model, factors, replace(choice, rows=tuple(rows)))
+
+
+def test_categories_that_were_merged_are_ranked(model):
+    small, row = with_merged_ads(model), clicks(1, seed=2).row(0, named=True)
+    ranked = small.rank(row, over="ad", k=99)
+    assert set(ranked["category"]) == set(model.rank(row, over="ad", k=99)["category"])
+    assert ranked["score"].n_unique() < ranked.height
+    for category, found, _ in ranked.iter_rows():
+        expected = float(small.decision_function({**row, "ad": category})[0])
+        assert found == pytest.approx(expected, abs=1e-4)
+
+
+def test_categories_that_were_merged_get_a_row_when_they_are_met_again(model):
+    small = with_merged_ads(model)
+    merged = set(small.vocabulary["ad"].entries.filter(code=0)["category"])
+    new = clicks(400, seed=6).filter(pl.col("ad").is_in(["ad1", "ad2", "ad4", "ad5"]))
+    met = merged & set(new["ad"])
+    assert 0 < len(met) < len(merged)
+    after = update(small, new).vocabulary["ad"].entries
+    fresh = after.filter(pl.col("code") >= small.layout.sizes[small.schema.names.index("ad")])
+    assert set(fresh["category"]) == met
+
+
 @pytest.mark.filterwarnings("ignore:values never seen")
 def test_a_field_of_noise_goes_and_its_column_is_asked_for_no_longer():
     frame = clicks(8000)
@@ -555,7 +658,7 @@ def test_crosses_lose_what_says_nothing(tmp_path):
 def test_a_cross_of_which_nothing_is_left(tmp_path):
     model = fit(preset="glass", crosses=[("user", "noise")])
     words: Any = model.vocabulary
-    masks = [np.zeros(len(words.evidence.known(k)[0]), bool) for k in range(len(words.evidence))]
+    masks = [np.zeros(len(count), bool) for count in words.evidence.counts]
     less = replace(model, vocabulary=words.with_evidence(words.evidence.kept(masks)))
     loaded = FieldwiseModel.load(less.save(tmp_path / "m"))
     row = clicks(1, seed=2).row(0, named=True)

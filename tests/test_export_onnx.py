@@ -425,6 +425,21 @@ def test_what_becomes_of_values_never_seen(unseen, tmp_path) -> None:
     np.testing.assert_allclose(found["score"][[0, 3]], model.decision_function(seen), atol=CLOSE)
 
 
+def test_lists_longer_than_any_in_training_are_refused_where_the_model_does(tmp_path) -> None:
+    frame = table(300, 1).select("word", "price", "many", "tags", "ids").drop_nulls()
+    model = scrambled(classifier(frame, unseen="error"), 3)
+    assert [model.schema[name].n_slots for name in ("many", "tags", "ids")] == [3, 3, 3]
+    new = pl.concat([frame.head(1)] * 5).with_columns(
+        many=pl.Series([["a", "b", "a"], ["a", "b", "a", "b"], ["a"], ["b"], ["a"] * 5]),
+        tags=pl.Series(["a|b|a", "a", "a|b|a|b", "b", "b"]),
+        ids=pl.Series([[1, 3, 1], [1], [3], [1, 3, 1, 3, 1, 1], [1]]),
+    )
+    found = answers(opened(model, tmp_path), new)
+    assert np.isnan(found["probability"]).tolist() == [False, True, True, True, True]
+    z = model.decision_function(new.head(1))
+    np.testing.assert_allclose(found["score"][:1], z, atol=CLOSE)
+
+
 def test_boosted_trees_refuse_what_the_model_refuses(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(boosted, "MOST_TREES", 20)
     frame = planted(600, 1).drop("tags", "size")

@@ -71,7 +71,11 @@ def script(model: FieldwiseModel, folder: Path, dialect: str, **options: Any) ->
 
 
 def scores(database: Database) -> list[Any]:
-    return [row[0] for row in database.rows('SELECT score FROM "fieldwise_scores" ORDER BY id')]
+    """The scores, of which the probabilities are what they should be: null where they are."""
+    query = 'SELECT score, probability FROM "fieldwise_scores" ORDER BY id'
+    z, chances = map(list, zip(*database.rows(query), strict=True))
+    assert close(chances, [None if v is None else (1 + np.tanh(v / 2)) / 2 for v in z])
+    return z
 
 
 @pytest.mark.parametrize("kind", ["plain", "glass", "classes", "several", "counts", "numbers"])
@@ -93,6 +97,19 @@ def test_scores_are_those_of_the_model(database: Database, tmp_path: Path, kind:
     names = {name for o in outputs_of(model) for name in (o.score, o.prediction)}
     if kind in ("plain", "glass"):
         assert names == {"score", "probability"}
+
+
+@pytest.mark.parametrize("kind", ["glass", "classes", "several", "counts", "numbers"])
+def test_what_is_refused_has_no_prediction(database: Database, tmp_path: Path, kind: str) -> None:
+    model, row = model_of(kind), as_text(drawn(1, 5))[0]
+    database.create("input", TEXTS)
+    database.fill("input", list(TEXTS), [row, {**row, "e": "seven"}])
+    database.run(script(model, tmp_path, database.dialect))
+    names = [name for o in outputs_of(model) for name in (o.score, o.prediction)]
+    shown = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
+    taken, refused = database.rows(f'SELECT {shown} FROM "fieldwise_scores" ORDER BY id')
+    assert None not in taken
+    assert set(refused) == {None}
 
 
 @pytest.mark.parametrize("kind", ["plain", "glass"])

@@ -109,7 +109,7 @@ def slowly(model: FieldwiseModel, j: int, rows: pl.DataFrame) -> np.ndarray:
 def test_it_is_what_a_generic_optimiser_finds(task):
     model, rows = fitted(task, epochs=2, rank=2), new_rows(task, 60)
     words = getattr(model.vocabulary, "opened", model.vocabulary)
-    row = _learned_row(model, 0, _coded(model, words, 0, "new", rows))
+    row = _learned_row(model, 0, _coded(model, words, 0, "new", "new", rows))
     truth = slowly(model, 0, rows)
     scale = np.abs(truth).max()
     assert np.abs(row - truth).max() < 1e-5 * max(scale, 1)
@@ -183,6 +183,19 @@ def test_rare_categories_missing_and_lists():
     assert learned.moments.shape == (learned.layout.n_rows, 2)
     one = {**tagged.row(0, named=True), "tags": ["new", "x"]}
     assert learned.decision_function(one) != model.decision_function(one)
+
+
+def test_a_number_whose_column_is_left_out():
+    """It is the value that stands in the column, and not the category that it falls into."""
+    rows = shop(1500, 0).with_columns(visits=pl.Series(np.arange(1500) % 50))
+    names = [*FIELDS, "visits"]
+    estimator = FieldwiseClassifier(**QUICK, kinds={"size": "linear", "visits": "log2"})
+    model = estimator.fit(rows.select(names), target(rows, "logistic")).model_
+    more = new_rows("logistic").with_columns(site=pl.lit("s1"))
+    learned = model.learn_category("visits", 5000, more)
+    given = model.learn_category("visits", 5000, more.with_columns(visits=pl.lit(5000)))
+    assert learned.layout.sizes[-1] == model.layout.sizes[-1] + 1
+    assert np.array_equal(learned.rows, given.rows)
 
 
 @pytest.mark.filterwarnings("ignore:values never seen")

@@ -106,6 +106,17 @@ def test_rollback_and_again(models, tmp_path):
         rollback(tmp_path / "other")
 
 
+def test_rollback_removes_no_other_version(models, tmp_path):
+    path = tmp_path / "m"
+    for model in models:
+        put(model, path, keep=30)
+    rollback(path, 3)
+    assert [v.number for v in versions(path)] == [
+        *("0001", "0002", "0004", "0005", "0006", "0007", "0008"),
+        None,
+    ]
+
+
 def test_a_damaged_version_is_not_put_back(models, tmp_path):
     path = tmp_path / "m"
     put(models[0], path)
@@ -160,6 +171,14 @@ def test_what_a_kill_left_between_two_renames_is_put_back(models, tmp_path):
     assert same(path, models[0])  # `load` puts it back
     put(models[2], path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m", "m.versions"]
+
+
+def test_what_a_killed_process_of_our_number_left_is_no_hindrance(models, tmp_path):
+    left = tmp_path / f".m.{os.getpid()}.tmp"
+    models[1].save(left)
+    models[0].save(tmp_path / "m")
+    assert same(tmp_path / "m", models[0])
+    assert not left.exists()
 
 
 def test_what_is_being_written_is_left_alone(models, tmp_path):

@@ -101,8 +101,11 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
 
 
 def temporary_folder(path: Path) -> Path:
-    """A name beside `path` to write a folder under that is to become it."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """A free name beside `path` to write a folder under that is to become it."""
+    out = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # In a container every process may have the number of the one killed before it.
+    shutil.rmtree(out, ignore_errors=True)
+    return out
 
 
 def replace_folder(new: Path, path: Path) -> None:

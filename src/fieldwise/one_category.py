@@ -101,8 +101,8 @@ def _hessian(design: np.ndarray, bend: np.ndarray) -> np.ndarray:
 def with_category(model: FieldwiseModel, field: str, value: Any, data: Any) -> FieldwiseModel:
     """The model with one more category, learned from a table of rows that all have it."""
     words: Any = getattr(model.vocabulary, "opened", model.vocabulary)
-    j, key = _checked(model, words, field, value)
-    rows = _coded(model, words, j, key, data)
+    j, key, text = _checked(model, words, field, value)
+    rows = _coded(model, words, j, key, text, data)
     # Small matrices: other threads would wait for each other, beside other work for long.
     with ThreadpoolController().limit(limits=1, user_api="blas"):
         row = _learned_row(model, j, rows)
@@ -125,8 +125,10 @@ def with_category(model: FieldwiseModel, field: str, value: Any, data: Any) -> F
     )
 
 
-def _checked(model: FieldwiseModel, words: Any, name: str, value: Any) -> tuple[int, str | None]:
-    """The field's number, and the key of the value, which must not have a row yet."""
+def _checked(
+    model: FieldwiseModel, words: Any, name: str, value: Any
+) -> tuple[int, str | None, str | None]:
+    """The field's number, and the key and the text of the value, which must not have a row yet."""
     import polars as pl
 
     from .data.values import as_text, field_keys
@@ -143,7 +145,8 @@ def _checked(model: FieldwiseModel, words: Any, name: str, value: Any) -> tuple[
             f"field {name!r} has no categories of its own to add one to: it is made of "
             f"{'evidence' if field.cross else 'numbers'}"
         )
-    key = field_keys(field, as_text(pl.Series([value], strict=False)))[0]
+    text = as_text(pl.Series([value], strict=False))
+    key = field_keys(field, text)[0]
     if key is None and value is not None:
         raise DataError(f"{value!r} is no value that field {name!r} can take")
     known = words[name].entries.filter(pl.col("category").eq_missing(pl.lit(key, pl.String)))
@@ -152,7 +155,7 @@ def _checked(model: FieldwiseModel, words: Any, name: str, value: Any) -> tuple[
             f"category {value!r} of {name!r} has a model of its own, learned from "
             f"{known['count'].sum():,} rows; go on from there with update"
         )
-    return model.schema.names.index(field.name), key
+    return model.schema.names.index(field.name), key, text[0]
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,11 @@ class _Rows:
     w: np.ndarray
 
 
-def _coded(model: FieldwiseModel, words: Any, j: int, key: str | None, data: Any) -> _Rows:
+def _coded(
+    model: FieldwiseModel, words: Any, j: int, key: str | None, text: str | None, data: Any
+) -> _Rows:
+    """The rows of `data`, all of which have the key; `text` is the value where its column is not
+    there."""
     import polars as pl
 
     from .data.labels import target_values, weight_values
@@ -188,7 +195,7 @@ def _coded(model: FieldwiseModel, words: Any, j: int, key: str | None, data: Any
     parts = []
     for chunk in source.chunks():
         if given:
-            column = pl.lit(key, pl.String).alias(field.column)
+            column = pl.lit(text, pl.String).alias(field.column)
             chunk = replace(chunk, frame=chunk.frame.with_columns(column))
         is_it = alone.encode(chunk)[0] == 1  # (n, slots of the field)
         if not is_it.any(axis=1).all():

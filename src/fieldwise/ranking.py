@@ -47,7 +47,7 @@ def rank(
         raise SettingError(f"k={k!r} must be a whole number of at least 1")
     words = _field(model, over)
     o = output_number(output_names(model.schema, model.objective), output)
-    known = words.own
+    known = _categories(words)
     candidates = known["code"].to_numpy()
     codes, values = model.base_coder(context, without=words.field.name)
     score = _affine_scores if _is_affine(model) else _every_score
@@ -83,6 +83,12 @@ def _field(model: FieldwiseModel, name: str) -> FieldVocabulary:
         raise SchemaError(f"field {name!r} is a list, of which a row has several; rank another")
     found: FieldVocabulary = model.base_vocabulary[name]
     return found
+
+
+def _categories(words: FieldVocabulary) -> pl.DataFrame:
+    """Those with a row of their own, and those that compressing left without one."""
+    merged = pl.col("count") >= words.field.min_count
+    return words.entries.filter((pl.col("code") > 0) | merged).sort("code", maintain_order=True)
 
 
 def _is_affine(model: FieldwiseModel) -> bool:

@@ -72,11 +72,11 @@ def update(
         min_count=min_count,
     )
     running = running or Running()
-    model = model if isinstance(model, FieldwiseModel) else FieldwiseModel.load(model)
-    if model.boosted is not None:
+    given = model if isinstance(model, FieldwiseModel) else FieldwiseModel.load(model)
+    if given.boosted is not None:
         need_trees()
-    words: Any = getattr(model.vocabulary, "opened", model.vocabulary)
-    model = replace(model, vocabulary=words)
+    words: Any = getattr(given.vocabulary, "opened", given.vocabulary)
+    model = replace(given, vocabulary=words)
     seed = int(model.settings.get("seed", 0)) + 1 + len(model.lineage)
     base = _base(words)
     if base is not words and min_count is not None:
@@ -85,7 +85,7 @@ def update(
         source = open_source(data, schema=model.schema, **reading)
         check_drift(base, source, allow=allow_drift)
     except NoRows:
-        return model
+        return given
     with tempfile.TemporaryDirectory(dir=work, prefix=".update-") as folder:
         start = _remembered(words, asked, seed)
         store = encode(source, Path(folder) / "store", start=start, show=running.show)

@@ -178,7 +178,7 @@ def _removed(version: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def rollback(path: str | Path, to: str | int | None = None, *, keep: int = KEEP) -> Version:
+def rollback(path: str | Path, to: str | int | None = None) -> Version:
     """Put a version back, the last unless `to` says which, and keep the model it replaces."""
     with being_changed(path) as real:
         numbers = _numbers(real)
@@ -194,7 +194,6 @@ def rollback(path: str | Path, to: str | int | None = None, *, keep: int = KEEP)
                 _kept(real)
             replace_folder(temporary, real)
             _removed(version)
-            _prune(real, keep)
         return Version.of(real)
 
 

@@ -25,8 +25,6 @@ from .options import (
 
 __all__ = ["rollback", "update", "versions"]
 
-Keep = Annotated[int, typer.Option(min=1, help="Versions kept at most, the latest.")]
-
 
 def update(
     model: Model,
@@ -53,7 +51,7 @@ def update(
     out: Annotated[
         Path | None, typer.Option(help="Another folder to write; the model stays as it is.")
     ] = None,
-    keep: Keep = 5,
+    keep: Annotated[int, typer.Option(min=1, help="Versions kept at most, the latest.")] = 5,
     format: Format = "auto",
     separator: Separator = None,
     no_quotes: NoQuotes = False,
@@ -144,10 +142,9 @@ def versions(model: Model, as_json: AsJson = False) -> None:
 def rollback(
     model: Model,
     to: Annotated[str | None, typer.Option(help="The number of a version; the last one.")] = None,
-    keep: Keep = 5,
 ) -> None:
     """Put a version of a model back, and keep the one it replaces."""
     from ..versions import rollback as put_back
 
-    found = put_back(model, to, keep=keep)
+    found = put_back(model, to)
     typer.echo(f"{model}: {found.id}, of {found.when:%Y-%m-%d %H:%M:%S UTC}, is back")

@@ -110,7 +110,12 @@ class _Rows:
             most[0] = LINEAR_WITHIN
         elif field.is_list and field.pooling == "sum":
             most[:] = field.n_slots
-        return before * most[:, None], after * most[:, None]
+        before *= most[:, None]
+        if i in self._kept:
+            return before, after * most[:, None]
+        if self._factors.is_valued[i]:  # the same stands for values of either sign
+            return np.concatenate([before, -before]), np.concatenate([after, after])
+        return before, after
 
     def _after(self, i: int) -> np.ndarray:
         out = np.zeros((self.layout.sizes[i] + 1, self.layout.width))
@@ -129,7 +134,7 @@ class _Rows:
         words: Any = self._model.vocabulary
         k, t = divmod(number % (len(words.evidence) * words.evidence.n_targets),
                       words.evidence.n_targets)  # fmt: skip
-        known = words.evidence.known(k)[1][:, t]
+        known = words.evidence.said(k)[:, t].astype(np.float64)
         stays = self._choice.crosses[k] if self._choice.crosses else np.ones(len(known), bool)
         kept, gone, none = np.append(known[stays], 0.0), known[~stays], np.zeros(1)
         if own.field.is_linear:

@@ -132,11 +132,11 @@ class Prices:
             return []  # none, or trees read them
         evidence, n_targets = words.evidence, words.evidence.n_targets
         n_flat = len(evidence) * n_targets
-        n_known = sum(len(evidence.known(k)[0]) for k in range(len(evidence)))
+        n_known = sum(map(len, evidence.counts))
         size = len(evidence.to_bytes()) / max(n_known, 1)
         out = []
-        for k in range(len(evidence)):
-            count, found = evidence.known(k)
+        for k, count in enumerate(evidence.counts):
+            found = evidence.said(k).astype(np.float64)
             change = np.zeros((len(count), self.factors.layout.n_outputs))
             for t in range(n_targets):
                 for number in (k * n_targets + t, n_flat + k * n_targets + t):

@@ -145,6 +145,8 @@ class _Search:
             if not self._allowed(at_end):
                 break
             found = at_end
+        else:
+            return found
         for _ in range(BISECTIONS if price == high else 0):
             middle = math.sqrt(low * high)
             chosen = self.prices.chosen(middle, kind)

@@ -79,6 +79,7 @@ def smaller(model: FieldwiseModel, factors: Factors, choice: Choice) -> Fieldwis
         list(model.history),
         _moments(model, factors, choice, kept),
         model.boosted,
+        list(model.lineage),
     )
 
 

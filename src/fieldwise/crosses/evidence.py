@@ -127,6 +127,11 @@ class Evidence:
         return self.shrink.shape[1]
 
     @property
+    def codes(self) -> list[np.ndarray]:
+        """Of every cross the codes of its crossed categories, (g, k)."""
+        return [known.codes for known in self._known]
+
+    @property
     def counts(self) -> list[np.ndarray]:
         """Of every cross the weight that its crossed categories stand on, (g,)."""
         return [known.count for known in self._known]
@@ -191,19 +196,19 @@ class Evidence:
     def _flat(self) -> tuple[np.ndarray, ...]:
         """What `_kernels.told` takes beside codes: of all crosses, one after the other."""
         keys, slots = zip(*(known.hashed() for known in self._known), strict=True)
-        pairs = zip(self._known, self.shrink, strict=True)
-        evidence = [k.total / (k.count[:, None] + shrink) for k, shrink in pairs]
+        evidence = [self.said(k) for k in range(len(self))]
         members = [np.array(cross) for cross in self.crosses]
         sizes = [list(map(len, parts)) for parts in (members, slots, keys)]
         ends = np.vstack([np.zeros((1, 3), int), np.cumsum(sizes, axis=1).T])
-        parts = (members, slots, keys, [np.asarray(e, np.float32) for e in evidence])
+        parts = (members, slots, keys, evidence)
         weight = np.concatenate([k.count for k in self._known]).astype(np.float32)
         return (*map(np.concatenate, parts), weight, ends)
 
-    def known(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of every crossed category of cross k its weight (g,) and its evidence (g, T)"""
+    def said(self, k: int) -> np.ndarray:
+        """(g, T) float32, what the crossed categories of cross k say of new rows"""
         known = self._known[k]
-        return known.count, known.total / (known.count[:, None] + self.shrink[k])
+        found: np.ndarray = known.total / (known.count[:, None] + self.shrink[k])
+        return found.astype(np.float32)
 
     def kept(self, which: Sequence[np.ndarray]) -> Evidence:
         """With some of the crossed categories, masks (g,) a cross; the others are as never seen."""
@@ -252,15 +257,6 @@ class Evidence:
 
         known = list(per_cross(one, list(enumerate(self.crosses)), n_jobs))
         return Evidence(self.crosses, self.shrink, known, mean)
-
-    def tables(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of every cross its crossed categories, codes (g, k), and what they say of new rows,
-        (g, T)."""
-        pairs = zip(self._known, self.shrink, strict=True)
-        return [
-            (known.codes, (known.total / (known.count[:, None] + a)).astype(np.float32))
-            for known, a in pairs
-        ]
 
     def to_bytes(self) -> bytes:
         """Parquet: cross, codes, count, total."""

@@ -263,7 +263,7 @@ def _binned_fields(
             cross=parents,
         )  # fmt: skip
         counts = np.bincount(bin_of(number, edges), minlength=len(edges) + 1)
-        yield FieldVocabulary(field, bin_entries(field, counts, 0))
+        yield FieldVocabulary(field, bin_entries(field, counts, None))
 
 
 ENTRIES = {"category": pl.String, "code": pl.Int32, "count": pl.Int64}

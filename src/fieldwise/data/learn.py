@@ -87,6 +87,7 @@ class _Counted:
                 "category": pl.concat([missing, self._keys.values().alias("category")]),
                 "id": np.arange(len(counts), dtype=np.int32),
                 "count": counts,
+                "is_met": counts > 0,
                 "code": np.zeros(len(counts), dtype=np.int32),
             }
         )
@@ -94,7 +95,9 @@ class _Counted:
             entries = _add_counts(entries, self._start)
         first = 1 + int(entries["code"].to_numpy().max(initial=0))
         entries = entries.filter((pl.col("count") > 0) | (pl.col("code") > 0))
-        own = (pl.col("code") == 0) & (pl.col("count") >= self.field.min_count)
+        # What no row has met would have a row of the table that nothing trains.
+        enough = pl.col("is_met") & (pl.col("count") >= self.field.min_count)
+        own = (pl.col("code") == 0) & enough
         fresh = sort_by_value(self.field, entries.filter(own))
         fresh = fresh.with_columns(
             pl.Series("code", np.arange(first, first + fresh.height), dtype=pl.Int32)
@@ -159,6 +162,7 @@ def _add_counts(entries: pl.DataFrame, start: pl.DataFrame) -> pl.DataFrame:
             "category",
             "id",
             pl.col("count") + pl.col("count_right").fill_null(0),
+            "is_met",
             pl.col("code").fill_null(0),
         )
     )
@@ -176,13 +180,14 @@ class _Binned:
 
     def __init__(self, field: Field, start: FieldVocabulary | None) -> None:
         self.field = field
-        self._missing = 0
+        self._missing, self._had_missing = 0, False
         self._histogram = None if field.edges is not None else Histogram()
         self._counts = np.zeros(len(field.edges or ()) + 1, dtype=np.int64)
         if start is not None:
             counts = start.counts()[1:]
             self._counts += counts[: len(self._counts)]
             self._missing = int(counts[len(self._counts) :].sum())
+            self._had_missing = start.missing_code > 0
 
     def add(self, chunk: Chunk) -> np.ndarray:
         number = numbers_of(chunk, self.field.column)
@@ -209,7 +214,10 @@ class _Binned:
             edges = self._histogram.edges(self.field.n_bins)
             self._counts = self._histogram.counts(edges)
             self.field = replace(self.field, edges=edges)
-        return FieldVocabulary(self.field, bin_entries(self.field, self._counts, self._missing))
+        # A row stays, though all that is remembered of it may be forgotten.
+        has_row = self._missing > 0 or self._had_missing
+        entries = bin_entries(self.field, self._counts, self._missing if has_row else None)
+        return FieldVocabulary(self.field, entries)
 
     def settle(self, numbers: np.ndarray) -> np.ndarray:
         code = 1 + bin_of(numbers, self.field.edges or ())

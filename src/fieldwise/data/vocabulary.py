@@ -371,12 +371,12 @@ def lone(field: Field, key: str | None) -> Vocabulary:
     return Vocabulary(Schema(fields=(field,)), [FieldVocabulary(field, entries)])
 
 
-def bin_entries(field: Field, counts: np.ndarray, n_missing: int) -> pl.DataFrame:
-    """Entries of a binned field: a row a bin, then missing if it was seen."""
+def bin_entries(field: Field, counts: np.ndarray, n_missing: int | None) -> pl.DataFrame:
+    """Entries of a binned field: a row a bin, then missing; None where that has no row."""
     labels: list[str | None] = [*bin_labels(field.edges or ())]
     codes = list(range(1, len(labels) + 1))
     numbers = [int(c) for c in counts]
-    if n_missing:
+    if n_missing is not None:
         labels, codes, numbers = [*labels, None], [*codes, len(codes) + 1], [*numbers, n_missing]
     return pl.DataFrame({"category": labels, "code": codes, "count": numbers}, schema=ENTRIES)
 

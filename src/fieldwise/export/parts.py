@@ -114,8 +114,11 @@ def crosses_of(model: FieldwiseModel) -> list[Cross]:
     if words.evidence is None:
         return []
     names = model.schema.names
-    triples = zip(words.parents, words.evidence.tables(), strict=True)
-    return [Cross(tuple(map(names.index, fields)), *found) for fields, found in triples]
+    pairs = zip(words.parents, words.evidence.codes, strict=True)
+    return [
+        Cross(tuple(map(names.index, fields)), codes, words.evidence.said(k))
+        for k, (fields, codes) in enumerate(pairs)
+    ]
 
 
 def outputs_of(model: FieldwiseModel) -> list[Output]:

@@ -223,13 +223,24 @@ def predictions(heads: Sequence[Head], scores: Sequence[str]) -> list[str]:
         names = scores[len(out) : len(out) + head.size]
         if head.loss == "softmax":
             highest = f"greatest({', '.join(names)})"
-            parts = [f"exp(greatest({z} - {highest}, -{LARGEST_EXPONENT}))" for z in names]
+            least = f"-{LARGEST_EXPONENT}"
+            parts = [
+                f"CASE WHEN {z} IS NOT NULL THEN exp(greatest({z} - {highest}, {least})) END"
+                for z in names
+            ]
             out += [f"{part} / ({' + '.join(parts)})" for part in parts]
         elif head.loss == "logistic":
-            bounded = f"greatest(least({names[0]}, {LARGEST_EXPONENT}), -{LARGEST_EXPONENT})"
-            out.append(f"1e0 / (1e0 + exp(-{bounded}))")
+            out.append(
+                f"1e0 / (1e0 + exp(-({_within(names[0], -LARGEST_EXPONENT, LARGEST_EXPONENT)})))"
+            )
         elif head.loss == "poisson":
-            out.append(f"exp(greatest(least({names[0]}, {number(LARGEST)}), -{LARGEST_EXPONENT}))")
+            out.append(f"exp({_within(names[0], -LARGEST_EXPONENT, LARGEST)})")
         else:
             out.append(names[0])
     return out
+
+
+def _within(z: str, low: float, high: float) -> str:
+    """z in bounds, and null where it is: greatest and least would leave null out."""
+    low_, high_ = number(low), number(high)
+    return f"CASE WHEN {z} > {high_} THEN {high_} WHEN {z} < {low_} THEN {low_} ELSE {z} END"

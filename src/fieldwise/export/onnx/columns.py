@@ -214,12 +214,13 @@ def _linear(graph: Graph, parts: Sequence[Part], found: Found) -> None:
 def _list_rows(
     graph: Graph, part: Part, numbering: Numbering, missing: str, *, number: bool
 ) -> ListRows:
-    """Of a list, or of text that is cut into one, as many values as the model takes."""
-    of, x = part.field, part.field.column
+    """Of a list, or of text that is cut into one, as many values as the model takes. Where it
+    refuses longer ones, one more is looked at."""
+    of, x, is_strict = part.field, part.field.column, part.unseen == REFUSED_CODE
     if of.separator is not None:
         pieces = graph.several("StringSplit", x, n=2, delimiter=of.separator)[0]  # (n, 1, P)
         x = graph("Squeeze", pieces, np.array([1]))
-    x = graph("Slice", x, np.array([0]), np.array([of.n_slots]), np.array([1]))
+    x = graph("Slice", x, np.array([0]), np.array([of.n_slots + is_strict]), np.array([1]))
     keys: Any
     if number:
         keys, codes = _number_keys(part)
@@ -228,7 +229,12 @@ def _list_rows(
         keys, codes = _item_keys(part, missing)
     known = np.where(codes == EMPTY, EMPTY, numbering.of(part.number, codes))
     rows = graph.lookup(x, keys, known, int(numbering.of(part.number, part.unseen)))
-    return ListRows(part, rows, graph("GreaterOrEqual", rows, np.array(0)))
+    filled = graph("GreaterOrEqual", rows, np.array(0))
+    if is_strict:
+        place = graph("CumSum", graph("Cast", filled, to=7), np.array(1))  # int64
+        is_beyond = graph("Greater", place, np.array(of.n_slots))
+        rows = graph("Where", is_beyond, np.array(numbering.refused), rows)
+    return ListRows(part, rows, filled)
 
 
 def _item_keys(part: Part, missing: str) -> tuple[list[str], np.ndarray]:
