@@ -62,16 +62,48 @@ def test_the_readmes_figures_are_the_results():
     cpu = results("cpu")
     figures.append(f"| {cpu['scoring']['rows_per_second']:,.0f} |")
     figures.append(f"{cpu['one_row_microseconds']['median']:.0f} microseconds")
-    models = [results("accuracy")["tables"][f"flights_{k}"]["models"] for k in (1, 2)]
-    gaps = [m["fieldwise"]["logloss"] - m["FFM"]["logloss"] for m in models]
-    figures.append(f"{gaps[0]:.4f} and {gaps[1]:.4f}")
     gpu = results("gpu")
     figures.append(f"{gpu['step_microseconds']['criteo']['fieldwise']:.0f} microseconds")
     figures.append(f"{gpu['step_microseconds']['criteo']['times_published']:.0f} times less")
     figures.append(f"{gpu['whole_run']['seconds']:.1f} s")
-    for table in ("flights", "frappe"):
-        for model in results("accuracy")["tables"][table]["models"].values():
-            figures.append(f"{model['logloss']:.4f} ({model['seconds']:.0f} s)")
+    for table in results("presets")["tables"].values():
+        for found in table["methods"].values():
+            figures.append(f"{found['logloss']:.4f} ({found['seconds']:.0f} s)")
+    text = text.replace("**", "")
+    assert [f for f in figures if f not in text] == []
+
+
+def test_the_figures_of_serving_are_the_results():
+    text = " ".join((ROOT / "docs" / "serving.md").read_text().split())
+    found = results("serve")
+    one, steady, batch = found["one_row"], found["steady"], found["batch"]
+    figures = [
+        f"{one['requests_per_second']:,.0f} of {one['empty_requests_per_second']:,.0f}",
+        f"{one['share_of_empty']:.0%}",
+        f"{steady['milliseconds']['p99']:.1f} ms",
+        f"{batch['rows_per_second']:,.0f} rows/s",
+        f"{found['rank']['rank_ms']:.1f} ms",
+    ]
+    assert [f for f in figures if f not in text] == []
+    text = " ".join((ROOT / "docs" / "exporting.md").read_text().split())
+    onnx = found["onnx"]
+    figures = [f"{onnx[f'onnx_{n}_fields_row_microseconds']:.0f} microseconds" for n in (39, 22)]
+    assert [f for f in figures if f not in text] == []
+    text = " ".join((ROOT / "docs" / "compressing.md").read_text().split())
+    compressed = found["compress"]
+    tables = {**compressed["unseen"], **{k: compressed[k] for k in ("flights", "frappe")}}
+    figures = [
+        f"{x['times_smaller']:.1f} | {x['test_loss_added']:+.5f} |" for x in tables.values()
+    ]
+    assert [f for f in figures if f not in text] == []
+
+
+def test_the_figures_of_scale_are_the_results():
+    text = " ".join((ROOT / "docs" / "scale.md").read_text().split())
+    found = results("scale")
+    figures = [f"{found['speed'][f'{n}_workers']['times_one']:.2f} times" for n in (2, 3)]
+    exact = [found["exactness"][f"{n}_workers"]["largest_difference"] for n in (1, 2, 3, 4)]
+    figures.append(f"{max(exact):.1e}")
     assert [f for f in figures if f not in text] == []
 
 

@@ -130,30 +130,36 @@ class TorchPeers:
                 "saved last is intact: start the run again with --resume"
             ) from error
 
-    def _add(self, array: Any, group: Any, n: int) -> None:
-        """NumPy's, or a tensor where it is."""
+    def _add(self, array: Any, group: Any, n: int) -> Callable[[], None]:
+        """The sum of an array of NumPy's, or of a tensor where it is; done once called."""
         if n == 1:
-            return
+            return lambda: None
         import torch
 
         if torch.is_tensor(array):
             with self._heard() as dist:
                 dist.all_reduce(array, group=self._on_device if array.is_cuda else group)
-            return
+            return lambda: None
         whole = np.ascontiguousarray(array)
         with self._heard() as dist:
-            dist.all_reduce(torch.from_numpy(whole), group=group)
-        if whole is not array:
-            array[...] = whole
+            begun = dist.all_reduce(torch.from_numpy(whole), group=group, async_op=True)
 
-    def add_scores(self, scores: np.ndarray) -> None:
-        self._add(scores, self._same_rows, self.grid.n_shards)
+        def wait() -> None:
+            with self._heard():
+                begun.wait()
+            if whole is not array:
+                array[...] = whole
+
+        return wait
+
+    def add_scores(self, scores: Any) -> Callable[[], None]:
+        return self._add(scores, self._same_rows, self.grid.n_shards)
 
     def add_all(self, array: np.ndarray) -> None:
-        self._add(array, self._everyone, self.grid.n_workers)
+        self._add(array, self._everyone, self.grid.n_workers)()
 
     def add_groups(self, array: np.ndarray) -> None:
-        self._add(array, self._same_columns, self.grid.n_groups)
+        self._add(array, self._same_columns, self.grid.n_groups)()
 
     def merge(self, rows: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         import torch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -21,8 +21,9 @@ class Peers(Protocol):
     row_group: int  # which part of a batch's rows is this one's
     n_row_groups: int
 
-    def add_scores(self, scores: np.ndarray) -> None:
-        """Sum over those who hold other columns for the same rows, in place."""
+    def add_scores(self, scores: np.ndarray) -> Callable[[], None]:
+        """Sum over those who hold other columns for the same rows, in place: begun here, done once
+        what is returned was called."""
         ...
 
     def add_all(self, array: np.ndarray) -> None:

@@ -41,7 +41,7 @@ class ShardedEngine(CpuEngine):
         self.biased[:] = False
         self.biased[list(fields)] = True
         self.disk: Any = None  # where its checkpoints go
-        self._weights = np.zeros(1)
+        self._weights, self._n_runs = np.zeros(1), 0
 
     def initialise(self, seed: int, scale: float) -> None:
         """The columns it holds of the whole table's beginning."""
@@ -106,13 +106,19 @@ class ShardedEngine(CpuEngine):
         where = (layout.starts, layout.slot_starts, objective[3])
         _kernels.partial(self._table, data, *where, parts, self.n_threads, valued)
         n_scores = layout.n_outputs * (1 if self.objective.combine == "sum" else layout.n_fields)
-        self.peers.add_scores(parts[2][:, :n_scores])
+        wait = self.peers.add_scores(parts[2][:, :n_scores])
+        self._n_runs = super()._group(data)  # while scores are on their way
+        wait()
         _kernels.finish(
             *(data, self._weights, layout.starts, layout.n_fields, objective, parts),
             self.n_threads,
         )
         mine = data[3].sum(axis=0, dtype=np.float64).mean()
         return float(np.sum(parts[4], dtype=np.float64)), float(mine)
+
+    def _group(self, data: tuple[np.ndarray, ...]) -> int:
+        """As `_forward` left it."""
+        return self._n_runs
 
     def _gradient(
         self, data: tuple[np.ndarray, ...], valued: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,8 +22,8 @@ class DevicePeers(Protocol):
 
     is_recordable: bool  # whether the sum can be part of a graph
 
-    def add_scores(self, scores: Any) -> None:
-        """Sum over those who hold other columns, in place."""
+    def add_scores(self, scores: Any) -> Callable[[], None]:
+        """Sum over those who hold other columns, in place; see `Peers`."""
         ...
 
 
@@ -69,5 +69,5 @@ class ShardedGpuEngine(GpuEngine):
 
     def _field_scores(self, scratch: Any, rows: Any, values: Any) -> torch.Tensor:
         out = super()._field_scores(scratch, rows, values).contiguous()
-        self.peers.add_scores(out)
+        self.peers.add_scores(out)()
         return out
