@@ -181,6 +181,11 @@ class Layout:
         return np.concatenate([[0], np.cumsum(self.slots)]).astype(np.int64)
 
     @cached_property
+    def slot_offsets(self) -> np.ndarray:
+        """(S,) int32, the first row of the field that every slot belongs to"""
+        return self.offsets[self.slot_owner].astype(np.int32)
+
+    @cached_property
     def slot_owner(self) -> np.ndarray:
         """(S,) the field of each slot"""
         return np.repeat(np.arange(self.n_fields), self.slots)

@@ -204,6 +204,8 @@ class RowCoder:
         self, row: Mapping[str, Any], *, without: str | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """`without`: a field whose value is not asked for; its codes are 0."""
+        if without is None and self._is_plain:
+            return self._plain_codes(row), np.empty((1, 0), np.float32)
         codes: list[int] = []
         values: list[float] = []
         try:
@@ -227,15 +229,38 @@ class RowCoder:
                     if type(coder) is _LinearCoder:
                         values.append(number)
         except KeyError as error:
-            raise SchemaError(
-                f"the row has no value for column {error}; None means missing"
-            ) from None
+            raise _absent(error) from None
         return np.array([codes], np.int32), np.array([values], np.float32)
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """Every field has one code and no value."""
+        return not any(type(coder) in (_ListCoder, _LinearCoder) for coder in self._coders)
+
+    def _plain_codes(self, row: Mapping[str, Any]) -> np.ndarray:
+        """The same of such rows: texts are looked up one after the other, what is left is coded."""
+        try:
+            codes: list[Any] = [
+                find(value) if type(value := row[name]) is str and find is not None else None
+                for name, _, find in self._plan
+            ]
+        except KeyError as error:
+            raise _absent(error) from None
+        if None in codes:
+            for j, code in enumerate(codes):
+                if code is None:
+                    name, coder, _ = self._plan[j]
+                    codes[j] = coder(row[name])[0]
+        return np.array([codes], np.int32)
 
     @property
     def n_unseen(self) -> list[int]:
         """(m,) the rows so far in which a field had what training never saw"""
         return [coder.n_unseen for coder in self._coders]
+
+
+def _absent(error: KeyError) -> SchemaError:
+    return SchemaError(f"the row has no value for column {error}; None means missing")
 
 
 def is_row(data: Any, schema: Schema) -> bool:

@@ -70,12 +70,11 @@ def _check_memory(layout: Layout) -> None:
 
 def table_rows(layout: Layout, codes: np.ndarray) -> np.ndarray:
     """Rows of the table, contiguous int32; unseen codes have theirs after all others."""
-    owner = layout.slot_owner
-    rows = np.add(codes, layout.offsets[owner].astype(np.int32), dtype=np.int32)
-    unseen = codes < 0
-    if unseen.any():
-        rows = np.where(unseen, (layout.n_rows + owner).astype(np.int32), rows)
-    return np.ascontiguousarray(rows)
+    rows = np.add(codes, layout.slot_offsets, dtype=np.int32, order="C")
+    if codes.size and codes.min() < 0:
+        unseen = (layout.n_rows + layout.slot_owner).astype(np.int32)
+        rows = np.ascontiguousarray(np.where(codes < 0, unseen, rows))
+    return rows
 
 
 def score(

@@ -23,7 +23,6 @@ try:
     from fastapi import FastAPI, Request, Response
     from prometheus_client import CONTENT_TYPE_LATEST
     from starlette.exceptions import HTTPException
-    from starlette.middleware import Middleware
 
     from .gate import Gate, answer, has_token, no_route, read_body
     from .metrics import Metrics
@@ -77,9 +76,6 @@ def create_app(
     routes = {
         (method, path): getattr(endpoints, name) for path, (method, name, _) in ROUTES.items()
     }
-    gate = Middleware(
-        Gate, endpoints=routes, limits=limits, metrics=metrics, token=token, open_paths=OPEN
-    )
     untold: Any = dict.fromkeys(("tracing", "metrics", "logs"), False)  # /metrics has ours
     app = FastAPI(
         title="fieldwise",
@@ -89,13 +85,21 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        middleware=[gate],
         exception_handlers={HTTPException: no_route},
         telemetry=untold,
     )
     for (method, path), endpoint in routes.items():
         about = {"methods": [method], "response_class": Response, **ROUTES[path][2]}
         app.add_api_route(path, endpoint, **about)
+    # Before all that FastAPI does of its own, which takes as long as a small model.
+    app.middleware_stack = Gate(
+        app.build_middleware_stack(),
+        endpoints=routes,
+        limits=limits,
+        metrics=metrics,
+        token=token,
+        open_paths=OPEN,
+    )
     endpoints.app = app
     return app
 

@@ -41,6 +41,7 @@ class Metrics:
         )
         rows = Counter("fieldwise_rows", "Rows scored, by path.", ["path"], **own)
         self._rows_of = {path: rows.labels(path) for path in ("/predict", "/predict/batch")}
+        self._waiting = dict.fromkeys(self._rows_of, 0)  # rows that are not counted there yet
         self._unseen = Counter(
             "fieldwise_unseen_values",
             "Rows in which a field has what training never saw.",
@@ -83,13 +84,20 @@ class Metrics:
         histogram.observe(seconds)
 
     def rows(self, path: str, n: int) -> None:
-        self._rows_of[path].inc(n)
+        self._waiting[path] += n
+
+    def _count_rows(self) -> None:
+        for path, n in self._waiting.items():
+            if n:
+                self._waiting[path] = 0
+                self._rows_of[path].inc(n)
 
     def unseen(self, field: str, n: int) -> None:
         self._unseen.labels(field).inc(n)
 
     def follow(self, live: LiveModel) -> None:
         """Count what happened to a live model, and what its rows held, since the last time."""
+        self._count_rows()
         self._loads.inc(live.n_loads - self._n_loads)
         self._refusals.inc(live.n_refusals - self._n_refusals)
         self._n_loads, self._n_refusals = live.n_loads, live.n_refusals
@@ -111,6 +119,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """All of it, as Prometheus takes it."""
+        self._count_rows()
         if not self.folder:
             return generate_latest(self._registry)
         registry = CollectorRegistry()
@@ -119,6 +128,7 @@ class Metrics:
         return generate_latest(registry)
 
     def close(self) -> None:
+        self._count_rows()
         if self.folder:
             _dead(os.getpid(), self.folder)
 

@@ -47,6 +47,7 @@ class Patient(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._limits = limits
         self._size = 0  # bytes since the last that were of use
+        self._is_head = True  # the headers of a request are still to come
         self._was_of_use = False
         self._clock: asyncio.TimerHandle | None = None  # of headers
         self._end: asyncio.TimerHandle | None = None  # of an answer that is not taken
@@ -68,16 +69,20 @@ class Patient(HttpToolsProtocol):
             self._leave()
         elif self._size > LONGEST_HEAD:
             self._refuse(b"431 Request Header Fields Too Large", b"the headers never end")
-        elif self._clock is None and self._is_answered() and self.timeout_keep_alive_task is None:
-            self._wind()  # what comes is no request yet, and uvicorn's own clock has stopped
+        elif self._clock is None and (
+            self._is_head or (self._is_answered() and self.timeout_keep_alive_task is None)
+        ):
+            self._wind()  # headers are not whole; or no request, and uvicorn's clock has stopped
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._unset_keepalive_if_required()
-        self._wind()
+        self._stop()
+        self._size, self._is_head = 0, True
 
     def on_headers_complete(self) -> None:
         self._stop()
+        self._is_head = False
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
