@@ -92,9 +92,7 @@ def test_the_figures_of_serving_are_the_results():
     text = " ".join((ROOT / "docs" / "compressing.md").read_text().split())
     compressed = found["compress"]
     tables = {**compressed["unseen"], **{k: compressed[k] for k in ("flights", "frappe")}}
-    figures = [
-        f"{x['times_smaller']:.1f} | {x['test_loss_added']:+.5f} |" for x in tables.values()
-    ]
+    figures = [f"{x['times_smaller']:.1f} | {x['test_loss_added']:+.5f} |" for x in tables.values()]
     assert [f for f in figures if f not in text] == []
 
 
