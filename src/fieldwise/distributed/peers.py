@@ -103,11 +103,12 @@ class TorchPeers:
         import torch
         import torch.distributed as dist
 
-        n_devices = torch.cuda.device_count()
-        local = int(os.environ.get("LOCAL_RANK", "0"))
+        n_devices, mine = torch.cuda.device_count(), None
         if n_devices:
-            torch.cuda.set_device(local % n_devices)
-        alone = all(self.gathered(local < n_devices and dist.is_nccl_available()))
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % n_devices)
+            mine = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+        every = self.gathered(mine if dist.is_nccl_available() else None)
+        alone = None not in every and len(set(every)) == len(every)
         if alone and not self.is_recordable:
             ranks = [self.grid.same_rows(g) for g in range(self.grid.n_groups)]
             made = [dist.new_group(mine, backend="nccl") for mine in ranks]

@@ -68,7 +68,9 @@ def train_on_ray(
         _worker,
         train_loop_config=loop,
         scaling_config=ScalingConfig(
-            num_workers=n_workers, resources_per_worker={"CPU": threads}, use_gpu=False
+            num_workers=n_workers,
+            resources_per_worker={"CPU": threads},
+            use_gpu=running.device == "cuda",
         ),
         run_config=RunConfig(
             storage_path=str(work_folder(out) / "ray"),
@@ -102,12 +104,9 @@ def _started(*, show: bool) -> Any:
 
 
 def _absolute(data: Any) -> Any:
-    """Paths as other machines have them."""
-    return (
-        str(Path(data).absolute())
-        if isinstance(data, (str, Path)) and Path(data).exists()
-        else data
-    )
+    """A path as other machines have it."""
+    is_path = isinstance(data, (str, Path)) and Path(data).exists()
+    return str(Path(data).absolute()) if is_path else data
 
 
 def _worker(given: dict[str, Any]) -> None:

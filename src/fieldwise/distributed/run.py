@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
+from ..data.remote import is_remote
 from ..data.store import Store
 from ..engines import StepSettings
 from ..engines.sharded import ShardedEngine
@@ -59,10 +60,10 @@ def train_table(
 
         def prepare() -> tuple[str, dict[str, Any]]:
             store, rest = prepared_store(data, out, reading, overwrite, own, fitting)
-            return str(store.path), rest
+            return str(data if is_remote(data) else store.path), rest
 
         path, fitting = peers.at_first(prepare)
-        store = _opened(Path(path), peers)
+        store = _opened(path, peers)
         _refuse_unlike(peers, "data", store.header)
         _refuse_unlike(peers, "settings", repr(sorted(fitting.items(), key=str)))
         trainer = partial(train_sharded, peers)
@@ -130,7 +131,7 @@ def _told_apart(theirs: Any, first: Any) -> str:
     return f"{theirs!r}, not {first!r}"[:300]
 
 
-def _opened(path: Path, peers: TorchPeers) -> Store:
+def _opened(path: str, peers: TorchPeers) -> Store:
     """The store, which every worker has to see."""
     try:
         store, problem = Store(path), None
