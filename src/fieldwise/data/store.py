@@ -151,6 +151,14 @@ class StoreWriter:
         self._files: dict[str, BinaryIO] = {}
         block = int(self._header["block_rows"])
         self._sums = {k: _Checksums(block * a.row_bytes) for k, a in self._arrays.items()}
+        try:
+            self._open()
+        except BaseException:  # a Ctrl-C at this moment leaves nothing either
+            self.__exit__()
+            raise
+        return self
+
+    def _open(self) -> None:
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             for name, spec in self._arrays.items():
@@ -161,7 +169,6 @@ class StoreWriter:
                 self._files[name] = file
         if self._first_row:
             self._continue_checksums()
-        return self
 
     def widen(self, **columns: int) -> None:
         """Set how wide arrays are that were made before it was known; nothing may be written."""
@@ -235,7 +242,7 @@ class StoreWriter:
         if (self.path / HEADER).exists():
             self._undo()
             return
-        for left in _own_files(self.path):
+        for left in _own_files(self.path) if self.path.is_dir() else ():
             left.unlink(missing_ok=True)
         with suppress(OSError):  # someone else may have put a file there
             for folder in self._made:
