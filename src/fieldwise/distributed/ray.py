@@ -14,13 +14,16 @@ from ..data.encoding import encode
 from ..data.remote import is_remote
 from ..data.store import Store
 from ..errors import DataError, FieldwiseError, MissingExtra, SettingError, TrainingError
+from ..files import write_atomically
 from ..model import FieldwiseModel
 from ..train import Running
+from .peers import world
 from .run import train_table, work_folder
 
 __all__ = ["encode_on_ray", "train_on_ray"]
 
 RESTARTS = 5
+REFUSAL = "refused.txt"
 
 
 def train_on_ray(
@@ -52,6 +55,8 @@ def train_on_ray(
         raise SettingError(f"{out} is there already; overwrite it or choose another name")
     if not running.resume:
         shutil.rmtree(work_folder(out), ignore_errors=True)
+    aside = out.with_name(f".{out.name}.ray")  # what Ray keeps of a run
+    shutil.rmtree(aside, ignore_errors=True)
     threads = running.n_jobs or max(1, int(ray.cluster_resources().get("CPU", 1)) // n_workers)
     asked = n_workers * threads
     if asked > ray.cluster_resources().get("CPU", 0):
@@ -61,7 +66,7 @@ def train_on_ray(
         )
     loop = {
         "data": _absolute(data), "out": str(out), "reading": reading, "overwrite": overwrite,
-        "n_groups": n_groups, "fitting": fitting,
+        "n_groups": n_groups, "fitting": fitting, "refusal": str(aside / REFUSAL),
         "running": replace(running, n_jobs=threads, resume=True),
     }  # fmt: skip
     trainer = TorchTrainer(
@@ -73,22 +78,22 @@ def train_on_ray(
             use_gpu=running.device == "cuda",
         ),
         run_config=RunConfig(
-            storage_path=str(work_folder(out) / "ray"),
+            storage_path=str(aside),
             failure_config=FailureConfig(max_failures=restarts),
         ),
         torch_config=TorchConfig(backend="gloo"),
     )
     try:
-        found = trainer.fit()
+        trainer.fit()
     except Exception as error:  # Ray has one for each way to fail
         raise TrainingError(
             f"the run on Ray failed {restarts + 1} times: {str(error)[:500]}. What was saved last "
             "is intact: start it again with --resume"
         ) from error
-    refused = (found.metrics or {}).get("error")
-    if refused:
+    refused = (aside / REFUSAL).read_text() if (aside / REFUSAL).exists() else None
+    shutil.rmtree(aside, ignore_errors=True)
+    if refused is not None:
         raise FieldwiseError(refused)
-    shutil.rmtree(work_folder(out), ignore_errors=True)
     return FieldwiseModel.load(out)
 
 
@@ -110,9 +115,7 @@ def _absolute(data: Any) -> Any:
 
 
 def _worker(given: dict[str, Any]) -> None:
-    """What every worker does. A mistake is told once and is not tried again."""
-    from ray import train
-
+    """What every worker does. A mistake is written down and not tried again."""
     try:
         train_table(
             given["data"],
@@ -125,10 +128,11 @@ def _worker(given: dict[str, Any]) -> None:
         )
     except TrainingError:
         raise
-    except FieldwiseError as error:
-        train.report({"error": str(error)})
-    else:
-        train.report({"error": None})
+    except FieldwiseError as error:  # the same one in all of them
+        if (world() or (0, 1))[0]:
+            return
+        Path(given["refusal"]).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(Path(given["refusal"]), str(error).encode())
 
 
 def encode_on_ray(

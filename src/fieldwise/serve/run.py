@@ -120,7 +120,6 @@ class Patient(HttpToolsProtocol):
 
     def _wind(self) -> None:
         self._stop()
-        self._size = 0
         self._clock = self.loop.call_later(
             self._limits.header_seconds,
             self._refuse,
