@@ -18,7 +18,8 @@ __all__ = ["Description"]
 TOP = 20  # categories of a column that are shown without a search
 SPREADS = 3  # of a linear field, within which nearly all of its values are
 LARGEST = 1e30  # that a linear field is said to take: its scores stay numbers
-NUMBER = r"^[ \t\r\n]*([+-]?[0-9]{1,30}(\.[0-9]{0,30})?)?[ \t\r\n]*$"  # as text
+DIGITS = r"([+-]?[0-9]{1,30}(\.[0-9]{0,30})?)?"  # a number as text, or none
+BLANK = r"[ \t\r\n]*"
 KINDS = {"numeric": "number", "list": "list", "category": "category"}
 
 
@@ -171,15 +172,17 @@ class Description:
         plain = ["string", "number", "boolean"]
         if field.is_list:
             items = {"type": "array", "items": {"type": plain}, "minItems": 1}
-            return {"anyOf": [items, {"type": ["string", "null"]}]}
+            return {"anyOf": [items, {"type": [*plain, "null"]}]}
         if field.part is not None:
             clock = any(f.field.part in ("hour", "minute") for f in fields)
             formats = ["date-time"] if clock else ["date", "date-time"]
             times = [{"type": "string", "format": name} for name in formats]
             return {"anyOf": [*times, {"enum": ["", None], "description": "No value."}]}
-        if field.kind == "numeric":
+        if field.kind == "numeric" or field.dtype in ("integer", "float"):
             wide = {"minimum": -LARGEST, "maximum": LARGEST} if field.is_linear else {}
-            text = {"type": "string", "pattern": NUMBER, "description": "A number, or none."}
+            blank = BLANK if field.kind == "numeric" else ""
+            pattern = f"^{blank}{DIGITS}{blank}$"
+            text = {"type": "string", "pattern": pattern, "description": "A number, or none."}
             return {"anyOf": [{"type": ["number", "boolean", "null"], **wide}, text]}
         return {"type": [*plain, "null"]}
 
