@@ -33,7 +33,8 @@ from .files import (
     sync_folder,
     temporary_folder,
 )
-from .model import FORMAT, HEADER, FieldwiseModel
+from .model import FieldwiseModel
+from .model_folder import FORMAT, HEADER
 
 __all__ = ["KEEP", "Version", "being_changed", "publish", "rollback", "versions", "workplace"]
 

@@ -23,7 +23,8 @@ import polars as pl
 
 from ..errors import FieldwiseError, ModelError
 from ..files import read_sealed
-from ..model import FORMAT, HEADER, FieldwiseModel
+from ..model import FieldwiseModel
+from ..model_folder import FORMAT, HEADER
 from ..versions import model_id
 from .scoring import Served
 

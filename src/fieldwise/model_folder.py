@@ -1,0 +1,210 @@
+"""What a model is on disk: a folder, written whole or not at all, and read without pickle.
+
+    model/
+      model.json           format, schema, layout, objective, offsets, settings, metrics, history,
+                           lineage, checksums
+      table.safetensors    table (d + m, R + K) float32; the last m rows are the means of fields.
+                           Of a compressed model table (d + m, R) int8 or float16, scale (d + m,)
+                           and bias (d + m, K) float32
+      vocabulary.parquet   field, category, code, count
+      crosses.parquet      where there are crosses: cross, codes, count, total
+      boosted.json         where trees combine the scores: LightGBM's text of them
+      moments.safetensors  where fields carry values: moments (d, 2) float64, the mean of every
+                           category's value and of its square
+
+The table is mapped, not copied, when a model is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import __version__
+from .boosted import Boosted
+from .data.schema import Schema
+from .errors import ModelError, SchemaError, SettingError
+from .files import (
+    disk_errors,
+    put_back,
+    read_sealed,
+    replace_folder,
+    sealed,
+    sync_folder,
+    temporary_folder,
+)
+from .layout import Layout
+from .objective import Head, Objective
+from .packed import Packed
+from .tensors import checksum, mapped, write_tensor, write_tensors
+
+if TYPE_CHECKING:
+    from .model import FieldwiseModel
+
+__all__ = ["FORMAT", "HEADER", "read_model", "write_model"]
+
+FORMAT = 2  # a table that is packed; others are written as 1, which older ones of us read
+HEADER, TABLE, WORDS = "model.json", "table.safetensors", "vocabulary.parquet"
+MOMENTS, CROSSES, BOOSTED = "moments.safetensors", "crosses.parquet", "boosted.json"
+
+
+def write_model(model: FieldwiseModel, path: Path, *, overwrite: bool) -> Path:
+    """The folder of a model; one that is there is replaced where `overwrite` says so."""
+    if path.exists() and not overwrite:
+        raise ModelError(f"{path} is there already; overwrite it or choose another name")
+    if path.exists() and not (path / HEADER).exists() and (path.is_file() or any(path.iterdir())):
+        raise ModelError(f"{path} is no model; it is not replaced")
+    temporary = temporary_folder(path)
+    with disk_errors(path):
+        try:
+            temporary.mkdir(parents=True)
+            _write_files(model, temporary)
+            replace_folder(temporary, path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return path
+
+
+def _write_files(model: FieldwiseModel, folder: Path) -> None:
+    """The header last: it holds the checksums of the others."""
+    _write_table(model, folder / TABLE)
+    (folder / WORDS).write_bytes(model.vocabulary.to_bytes())
+    names = [TABLE, WORDS]
+    if model.moments is not None:
+        write_tensor(folder / MOMENTS, "moments", model.moments)
+        names.append(MOMENTS)
+    more = {}
+    words: Any = model.vocabulary
+    if words.evidence is not None:
+        (folder / CROSSES).write_bytes(words.evidence.to_bytes())
+        names.append(CROSSES)
+        more["crossing"] = words.about
+    if model.boosted is not None:
+        (folder / BOOSTED).write_text(model.boosted.to_json())
+        names.append(BOOSTED)
+    if isinstance(model.stored, Packed):
+        more["packed"] = {"kind": model.stored.kind, **model.compression}
+    body = {
+        "format": FORMAT if isinstance(model.stored, Packed) else 1,
+        "fieldwise": __version__,
+        "schema": model.schema.to_dict(),
+        "sizes": list(model.layout.sizes),
+        "ranks": list(model.layout.ranks),
+        "slots": list(model.layout.slots),
+        "component": model.layout.component,
+        "objective": asdict(model.objective),
+        "offsets": model.offsets.tolist(),
+        "settings": model.settings,
+        "metrics": model.metrics,
+        "history": model.history,
+        **({"lineage": model.lineage} if model.lineage else {}),
+        **more,
+        "checksums": {name: checksum(folder / name) for name in names},
+    }
+    (folder / HEADER).write_bytes(sealed(body))
+    for name in (*names, HEADER):
+        handle = os.open(folder / name, os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)
+    sync_folder(folder)
+
+
+def _write_table(model: FieldwiseModel, file: Path) -> None:
+    table = model.stored
+    if not isinstance(table, Packed):
+        write_tensor(file, "table", table)
+        return
+    kind = np.dtype(table.kind)
+    parts = {"scale": table.scale, "bias": table.bias, "table": table.entries.view(kind)}
+    write_tensors(file, parts)
+
+
+def read_model(path: Path) -> dict[str, Any]:
+    """What `FieldwiseModel` is made of. A folder that is replaced meanwhile is read again."""
+    if not path.exists():
+        put_back(path)
+    if not (path / HEADER).is_file():
+        raise ModelError(f"{path} is not a model: it has no {HEADER}")
+    while True:
+        before = (path / HEADER).stat()
+        try:
+            found: dict[str, Any] | ModelError | OSError = _read_files(path)
+        except (ModelError, OSError) as error:
+            found = error
+        after = (path / HEADER).stat() if (path / HEADER).is_file() else before
+        if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
+            break
+    if isinstance(found, dict):
+        return found
+    raise found
+
+
+def _read_files(path: Path) -> dict[str, Any]:
+    from .data.vocabulary import Vocabulary
+
+    body = read_sealed(path / HEADER, newest=FORMAT, what="model", error=ModelError)
+    for name, said in body["checksums"].items():
+        if not (path / name).is_file():
+            raise ModelError(f"{path / name} is missing")
+        if checksum(path / name) != said:
+            raise ModelError(f"{path / name} is cut short or was altered")
+    try:
+        schema = Schema.from_dict(body["schema"])
+        said = body["objective"]
+        heads = tuple(Head(**head) for head in said["heads"])
+        voices = tuple(said["voices"])
+        objective = Objective(heads, said["n_members"], said["combine"], voices)
+        sizes = (tuple(body["sizes"]), tuple(body["ranks"]), objective.n_outputs)
+        layout = Layout(*sizes, tuple(body["slots"]), body["component"])
+        content = (path / WORDS).read_bytes()
+        vocabulary = Vocabulary.from_bytes(schema, content)
+        if "crossing" in body:
+            from .crosses.vocabulary import CrossedVocabulary
+
+            crosses = (path / CROSSES).read_bytes()
+            vocabulary = CrossedVocabulary.loaded(schema, content, crosses, body["crossing"])
+        boosted = None
+        if BOOSTED in body["checksums"]:
+            boosted = Boosted.from_json((path / BOOSTED).read_text())
+        shape = (layout.n_rows + layout.n_fields, layout.width)
+        rows = _read_table(path / TABLE, shape, layout.n_columns, body.get("packed"))
+        moments = None
+        if MOMENTS in body["checksums"]:
+            moments = mapped(path / MOMENTS, "moments", (layout.n_rows, 2), np.float64)
+        return {
+            "vocabulary": vocabulary,
+            "layout": layout,
+            "rows": rows,
+            "objective": objective,
+            "offsets": np.array(body["offsets"], dtype=np.float64),
+            "settings": body["settings"],
+            "metrics": body["metrics"],
+            "history": body["history"],
+            "moments": moments,
+            "boosted": boosted,
+            "lineage": body.get("lineage", []),
+        }
+    except (KeyError, TypeError, ValueError, SettingError) as error:
+        if isinstance(error, SchemaError):
+            raise
+        raise ModelError(f"{path / HEADER} is damaged: {error!r}") from error
+
+
+def _read_table(
+    file: Path, shape: tuple[int, int], n_columns: int, about: Mapping[str, Any] | None
+) -> Any:
+    """The table (d + m, R + K) of a model, mapped; packed where the header says of what kind."""
+    if about is None:
+        return mapped(file, "table", shape, np.float32)
+    n, kind = shape[0], np.dtype(about["kind"])
+    entries = mapped(file, "table", (n, n_columns), kind)
+    scale = mapped(file, "scale", (n,), np.float32)
+    bias = mapped(file, "bias", (n, shape[1] - n_columns), np.float32)
+    known = {k: v for k, v in about.items() if k != "kind"}
+    return Packed(entries if kind == np.int8 else entries.view(np.uint16), scale, bias, known)
