@@ -21,7 +21,7 @@ ROWS = [
     {"layout", "maths", "losses", "objective", "metrics", "packed"},
     {"engines", "data", "checkpoint"},
     {"boosted", "crosses"},
-    {"explain", "model_folder", "one_category", "problem", "ranking", "state", "targets", "train"},
+    {"explain", "model_folder", "one_category", "problem", "ranking", "targets", "train"},
     {"model"},
     {"_estimator", "crossing", "estimators", "features", "fitting", "predicting"}
     | {"baselines", "compress", "drift", "going_on", "updating", "versions"},

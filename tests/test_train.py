@@ -28,10 +28,10 @@ from fieldwise.train import (
     Fit,
     Running,
     TrainSettings,
-    _behind,
     initialise,
     train,
 )
+from fieldwise.train.search import _behind
 
 
 def planted(n=20_000, sizes=(30, 200, 8), seed=0):
@@ -148,7 +148,7 @@ def test_a_rate_that_is_behind_is_given_up():
 
 
 def test_the_kept_table_is_the_mean_of_the_second_half_of_an_epoch(monkeypatch):
-    import fieldwise.train as module
+    import fieldwise.train.start as module
 
     engines = []
 
@@ -264,7 +264,7 @@ class Stop(Exception):
 @pytest.mark.parametrize("when", [1, 2, 5, 9])
 def test_resume_gives_the_same_bits(tmp_path, monkeypatch, when):
     """k chunks + save + load + the rest = all at once, bit for bit."""
-    import fieldwise.train as module
+    import fieldwise.train.loop as module
 
     monkeypatch.setattr(module, "CHUNK_ROWS", 4096)
     settings = TrainSettings(epochs=3, batch_size=256, reg_every=7, patience=9, learning_rate=0.1)
@@ -316,7 +316,7 @@ from pathlib import Path
 from fieldwise.data.store import Store
 from fieldwise.fitting import fit_store
 from fieldwise.train import Running, TrainSettings
-import fieldwise.train as module
+import fieldwise.train.loop as module
 module.CHUNK_ROWS = 4096
 print("ready", flush=True)
 model = fit_store(

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from . import checkpoint as checkpoints
-from .data.shuffle import Batches, Cursor
-from .engines import Engine, empty_like, fill, host
-from .errors import SettingError
+from .. import checkpoint as checkpoints
+from ..data.shuffle import Batches, Cursor
+from ..engines import Engine, empty_like, fill, host
+from ..errors import SettingError
 
 __all__ = ["Run", "Saver"]
 

@@ -1,0 +1,131 @@
+"""How to train, how to run it, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..engines import Engine
+from ..errors import SettingError
+from ..objective import Objective
+from ..targets import Scale
+
+__all__ = ["RATES", "Callback", "Fit", "Running", "TrainSettings", "Watch"]
+
+# Tried from the smallest up while the next is better. Where rare categories are many the smallest
+# generalises best, where pairs of categories repeat often the largest (flights, Frappe).
+RATES = (0.05, 0.15, 0.4)
+Callback = Callable[[dict[str, Any]], bool | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """How to train. None means: adapted to the table."""
+
+    learning_rate: float | None = None  # RATES are tried on the rows to judge by
+    weight_decay: float | None = None  # of the rows in a batch, all alike; 0
+    shrinkage: float | None = None  # decay by count; 1 unless weight_decay is set
+    penalty: float = 1e-5
+    reg_every: int | None = None  # min(1000, steps in an epoch)
+    batch_size: int | None = None  # 2048, less for small tables
+    epochs: int = 30
+    patience: int = 2
+    max_variance: float | None = None  # bounds of every field's variance and mean norm
+    max_mean: float | None = None
+    bagging: bool = False  # every member of an ensemble on rows drawn with replacement
+    averages: int = 8  # tables of an epoch's second half whose mean is kept; 1: its last alone
+    half: bool = False  # the table in bfloat16, on a GPU
+    init_scale: float = 0.02
+    initial_state: float = 1e-6
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least, strict in (
+            ("learning_rate", 0, True),
+            ("weight_decay", 0, False),
+            ("shrinkage", 0, False),
+            ("penalty", 0, False),
+            ("reg_every", 1, False),
+            ("batch_size", 1, False),
+            ("epochs", 1, False),
+            ("patience", 1, False),
+            ("averages", 1, False),
+            ("init_scale", 0, False),
+            ("initial_state", 0, False),
+            ("seed", 0, False),
+            ("max_variance", 0, True),
+            ("max_mean", 0, True),
+        ):
+            value = getattr(self, name)
+            if value is None and getattr(TrainSettings, name) is None:
+                continue
+            good = isinstance(value, (int, float, np.number)) and np.isfinite(value)
+            if not good or value < least or (strict and value == least):
+                word = "more than" if strict else "at least"
+                raise SettingError(f"{name}={value!r} must be a number of {word} {least}")
+
+    def settled(self, n_rows: int) -> TrainSettings:
+        """With everything decided for a table of so many rows."""
+        batch = self.batch_size or int(min(2048, max(32, 2 ** int(np.log2(max(n_rows, 1) / 64)))))
+        steps = -(-n_rows // batch)
+        every = self.reg_every or max(1, min(1000, steps))
+        shrinkage = self.shrinkage
+        if shrinkage is None:
+            shrinkage = 1.0 if self.weight_decay is None else 0.0
+        decay = self.weight_decay or 0.0
+        return replace(
+            self, batch_size=batch, reg_every=every, weight_decay=decay, shrinkage=shrinkage
+        )
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Looks at the engine about every so many steps, and after every epoch. Once `look` returns
+    True the run is over, and its table is the engine's as it is then."""
+
+    look: Callable[[Engine], bool]
+    every: int
+
+    def ends(self, engine: Engine, before: int, *, is_last: bool) -> bool:
+        """Whether it is over, after steps that began at number `before`."""
+        is_due = is_last or before // self.every < engine.n_steps // self.every
+        return is_due and self.look(engine)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """How to run: none of it changes the result, but for the last digits on another device. A
+    callback gets each epoch's record and stops the run by returning True."""
+
+    device: str = "auto"  # "cuda", "cpu"
+    # By name, whatever the device; or what makes one of a layout, steps, an objective and offsets.
+    engine: str | Callable[..., Engine] | None = None
+    resident: bool | None = None  # whether a GPU holds all rows; None: where they fit
+    n_jobs: int | None = None
+    callbacks: Sequence[Callback] = ()
+    watch: Watch | None = None
+    checkpoint: Path | None = None
+    checkpoint_minutes: float = 10.0
+    resume: bool = False
+    show: bool | None = False  # None: where there is a terminal
+    keeps_best: bool = True  # Ctrl-C ends training with the best so far; false: it is an error
+
+
+@dataclass
+class Fit:
+    """What training gives: the best table, and how it got there."""
+
+    table: np.ndarray
+    state: np.ndarray
+    history: list[dict[str, Any]]
+    best_epoch: int
+    metrics: dict[str, float]  # of the best epoch on the validation rows; empty without any
+    settings: TrainSettings  # with everything decided
+    scale: Scale
+    field_weights: np.ndarray  # (m,) ones, but for combine="weighted"
+    objective: Objective  # as it was, with the weights of a vote
+    was_stopped: bool = False  # by Ctrl-C or a callback
