@@ -18,11 +18,11 @@ from benchmarks.record import save
 from fieldwise.compare.paper import SIZES
 from fieldwise.data.datasets import flights_path
 from fieldwise.explain import bound_of
-from fieldwise.figures import best_row, draw_trend
 from fieldwise.layout import Layout
 from fieldwise.maths import importance
 from fieldwise.train import TrainSettings
 from fieldwise.trend import bound_table
+from fieldwise.trend.figures import best_row, draw_trend
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "bound.png"
 SEEDS = (0, 1, 2)

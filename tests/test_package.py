@@ -24,8 +24,8 @@ ROWS = [
     {"explain", "model_folder", "one_category", "problem", "ranking", "targets", "train"},
     {"model"},
     {"_estimator", "crossing", "estimators", "features", "fitting", "predicting"}
-    | {"baselines", "compress", "drift", "going_on", "updating", "versions"},
-    {"tune", "trend", "figures", "report", "serve", "distributed", "export"},
+    | {"baselines", "compress", "updating"},
+    {"tune", "trend", "report", "serve", "distributed", "export"},
     {"compare", "demo"},
     {"cli"},
     {"__main__"},

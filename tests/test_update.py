@@ -30,12 +30,12 @@ from fieldwise.crosses.evidence import Evidence
 from fieldwise.crosses.evidence import Rows as Known
 from fieldwise.data.encoding import encode
 from fieldwise.data.readers import open_source
-from fieldwise.drift import find_drift
 from fieldwise.fitting import fit_store, train_table
-from fieldwise.going_on import Asked, Going, grown_table
 from fieldwise.predicting import evaluate_table
 from fieldwise.train import TrainSettings
 from fieldwise.updating import _remembered
+from fieldwise.updating.drift import find_drift
+from fieldwise.updating.one_update import Update, UpdateSettings, grown_table
 
 QUICK = {"epochs": 3, "rank": 3, "learning_rate": 0.1}
 
@@ -115,14 +115,14 @@ def test_no_rows_on_the_command_line(model, tmp_path):
     assert copy == before
 
 
-def going(model: FieldwiseModel, rows: pl.DataFrame, folder: Path, **asked: Any) -> Going:
+def going(model: FieldwiseModel, rows: pl.DataFrame, folder: Path, **asked: Any) -> Update:
     """An update as it begins."""
-    how = Asked(**asked)
+    how = UpdateSettings(**asked)
     words: Any = getattr(model.vocabulary, "opened", model.vocabulary)
     store = encode(rows, folder / "store", start=_remembered(words, how, 1))
     from fieldwise.train import Running
 
-    return Going(replace(model, vocabulary=words), store, how, Running(), 1)
+    return Update(replace(model, vocabulary=words), store, how, Running(), 1)
 
 
 @given(st.integers(0, 10**6))
@@ -274,7 +274,7 @@ def test_steps_are_as_small_as_trainings_last_ones(tmp_path):
     assert (np.abs(np.log(ratio)) < np.log(5)).mean() > 0.9
 
 
-def maths_grown(state: np.ndarray, model: FieldwiseModel, begun: Going) -> np.ndarray:
+def maths_grown(state: np.ndarray, model: FieldwiseModel, begun: Update) -> np.ndarray:
     from fieldwise.train import grown
 
     return grown(np.ascontiguousarray(state), model.layout, begun.layout, None)

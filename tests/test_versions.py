@@ -18,8 +18,9 @@ import pytest
 from commands import run
 from fieldwise import FieldwiseClassifier, FieldwiseModel, ModelError, SettingError, files
 from fieldwise.files import put_back, replace_folder
+from fieldwise.model_folder import model_id
 from fieldwise.updating import update_saved
-from fieldwise.versions import being_changed, model_id, publish, rollback, versions
+from fieldwise.updating.versions import being_changed, publish, rollback, versions
 
 
 def table(n: int, seed: int) -> pl.DataFrame:
@@ -236,7 +237,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from fieldwise import FieldwiseModel, files
-from fieldwise.versions import being_changed, publish, rollback
+from fieldwise.updating.versions import being_changed, publish, rollback
 path, folder, how = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 if how == "renames":
     files._exchanged = lambda *_: False

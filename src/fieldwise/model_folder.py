@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -47,11 +48,17 @@ from .tensors import checksum, mapped, write_tensor, write_tensors
 if TYPE_CHECKING:
     from .model import FieldwiseModel
 
-__all__ = ["FORMAT", "HEADER", "read_model", "write_model"]
+__all__ = ["FORMAT", "HEADER", "model_id", "read_model", "write_model"]
 
 FORMAT = 2  # a table that is packed; others are written as 1, which older ones of us read
 HEADER, TABLE, WORDS = "model.json", "table.safetensors", "vocabulary.parquet"
 MOMENTS, CROSSES, BOOSTED = "moments.safetensors", "crosses.parquet", "boosted.json"
+
+
+def model_id(path: Path) -> str:
+    """Eight digits that tell a model on disk from any other, by the content of its header, which
+    has the checksums of all its files."""
+    return f"{zlib.crc32((path / HEADER).read_bytes()):08x}"
 
 
 def write_model(model: FieldwiseModel, path: Path, *, overwrite: bool) -> Path:

@@ -255,9 +255,9 @@ def bound(
 ) -> None:
     """Follow the generalisation bound over ranks at one training loss."""
     said = _said(locals())
-    from ..figures import HEADINGS, cells
     from ..train import TrainSettings
     from ..trend import bound_table
+    from ..trend.figures import HEADINGS, cells
 
     body = _continued(
         out,

@@ -116,8 +116,8 @@ def versions(model: Model, as_json: AsJson = False) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ..versions import facts
-    from ..versions import versions as list_versions
+    from ..updating.versions import facts
+    from ..updating.versions import versions as list_versions
 
     found = list_versions(model)
     if as_json:
@@ -144,7 +144,7 @@ def rollback(
     to: Annotated[str | None, typer.Option(help="The number of a version; the last one.")] = None,
 ) -> None:
     """Put a version of a model back, and keep the one it replaces."""
-    from ..versions import rollback as put_back
+    from ..updating.versions import rollback as put_back
 
     found = put_back(model, to)
     typer.echo(f"{model}: {found.id}, of {found.when:%Y-%m-%d %H:%M:%S UTC}, is back")

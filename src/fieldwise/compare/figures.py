@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..baselines.methods import OURS
-from ..figures import draw_importance, write_trend
 from ..files import write_atomically
 from ..train import Running, TrainSettings
 from ..trend import Say, follow
+from ..trend.figures import draw_importance, write_trend
 from .parts import Parts
 from .results import Result
 

@@ -24,8 +24,7 @@ import polars as pl
 from ..errors import FieldwiseError, ModelError
 from ..files import read_sealed
 from ..model import FieldwiseModel
-from ..model_folder import FORMAT, HEADER
-from ..versions import model_id
+from ..model_folder import FORMAT, HEADER, model_id
 from .scoring import Served
 
 __all__ = ["LiveModel"]

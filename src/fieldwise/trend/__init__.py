@@ -17,20 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from .data.shuffle import Batches, Rows, gathered, wide_values
-from .data.words import StoredWords
-from .engines import Engine
-from .errors import FieldwiseError, SettingError
-from .explain.bound import Sample, bound_of, check_bounded, gap_by_field
-from .explain.rows import Marginals
+from ..data.shuffle import Batches, Rows, gathered, wide_values
+from ..data.words import StoredWords
+from ..engines import Engine
+from ..errors import FieldwiseError, SettingError
+from ..explain.bound import Sample, bound_of, check_bounded, gap_by_field
+from ..explain.rows import Marginals
+from ..files import write_atomically
+from ..fitting import default_share, held_out_rows, kept_store, objective_of, problem_of
+from ..layout import Layout
+from ..losses import LOSSES
+from ..problem import Problem, evaluate, judge_rows, value_moments
+from ..targets import folded, scale_of
+from ..train import RATES, Fit, Running, TrainSettings, Watch, fitted_engine, train
 from .figures import write_trend
-from .files import write_atomically
-from .fitting import default_share, held_out_rows, kept_store, objective_of, problem_of
-from .layout import Layout
-from .losses import LOSSES
-from .problem import Problem, evaluate, judge_rows, value_moments
-from .targets import folded, scale_of
-from .train import RATES, Fit, Running, TrainSettings, Watch, fitted_engine, train
 
 __all__ = ["RANKS", "bound_table", "follow"]
 

@@ -11,26 +11,26 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from . import maths
-from .boosted import Boosted, Examples, freshened, judged
-from .crosses.evidence import Rows as Known
-from .crosses.vocabulary import CrossedVocabulary
-from .crossing import COPIES, STACKED, evidence_targets
-from .data.encoding import load_vocabulary
-from .data.shuffle import Rows, Table, gathered, wide_values
-from .data.store import Store
-from .data.vocabulary import Vocabulary
-from .errors import SchemaError, SettingError
-from .fitting import default_share, held_out_rows
-from .layout import Layout
-from .losses import LOSSES
-from .model import FieldwiseModel
-from .objective import Objective
-from .problem import Problem, evaluate, judge_rows
-from .targets import Scale, scale_of
-from .train import Fit, Running, TrainSettings, fitted_engine, grown, train
+from .. import maths
+from ..boosted import Boosted, Examples, freshened, judged
+from ..crosses.evidence import Rows as Known
+from ..crosses.vocabulary import CrossedVocabulary
+from ..crossing import COPIES, STACKED, evidence_targets
+from ..data.encoding import load_vocabulary
+from ..data.shuffle import Rows, Table, gathered, wide_values
+from ..data.store import Store
+from ..data.vocabulary import Vocabulary
+from ..errors import SchemaError, SettingError
+from ..fitting import default_share, held_out_rows
+from ..layout import Layout
+from ..losses import LOSSES
+from ..model import FieldwiseModel
+from ..objective import Objective
+from ..problem import Problem, evaluate, judge_rows
+from ..targets import Scale, scale_of
+from ..train import Fit, Running, TrainSettings, fitted_engine, grown, train
 
-__all__ = ["Asked", "Going", "grown_table"]
+__all__ = ["Update", "UpdateSettings", "grown_table"]
 
 # Once over the new rows, with steps smaller than training's: of 0.2, 0.4 and 1 times, 1, 2 and 4
 # epochs the one that is best or close to it on six tables. More learns the new rows by heart.
@@ -41,8 +41,8 @@ PIECE = 1 << 16  # rows counted at a time
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """How to go on; see `update`."""
+class UpdateSettings:
+    """What was asked for; see `update`."""
 
     forget: float = 0.0
     epochs: int | None = None
@@ -87,11 +87,17 @@ def grown_table(model: FieldwiseModel, words: Any, layout: Layout) -> np.ndarray
     return out
 
 
-class Going:
-    """One update, step by step."""
+class Update:
+    """One update of `model` with the encoded rows of `store`, step by step; `updated` is the way
+    through them."""
 
     def __init__(
-        self, model: FieldwiseModel, store: Store, asked: Asked, running: Running, seed: int
+        self,
+        model: FieldwiseModel,
+        store: Store,
+        asked: UpdateSettings,
+        running: Running,
+        seed: int,
     ) -> None:
         self.model, self.asked, self.running, self.seed = model, asked, running, seed
         self.store = store
@@ -249,7 +255,8 @@ class Going:
         return np.concatenate([(counts - self.seen)[:first], self.asked.keep * counts[first:]])
 
     def _initial_state(self, settings: TrainSettings) -> float:
-        """With which a category never seen takes steps as large as training's first ones."""
+        """The accumulator of a category never seen: its steps are then as large as training's
+        first ones, although the rate and the batch are smaller now."""
         known, batch = self.model.settings, settings.batch_size or 1
         rate = settings.learning_rate or 1.0
         smaller = min(1.0, rate / known.get("learning_rate", rate))
@@ -258,13 +265,13 @@ class Going:
         )
 
     def _passes(self) -> int:
-        """How often training has seen every row."""
+        """How often training went over every row."""
         n_rows = self.model.settings.get("rows", STACKED)
         copies = COPIES if self.words.evidence is not None and n_rows < STACKED else 1
         return copies * max(1, len(self.model.history))
 
     def _metrics(self, fit: Fit) -> dict[str, float]:
-        """On the rows held out, where there are any."""
+        """Of a fit on the rows held out; empty where there are none."""
         judge = judge_rows(self.problem)
         if judge is None:
             return {}

@@ -16,15 +16,14 @@ import fcntl
 import os
 import re
 import shutil
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import ModelError, SettingError
-from .files import (
+from ..errors import ModelError, SettingError
+from ..files import (
     disk_errors,
     put_back,
     read_sealed,
@@ -33,8 +32,8 @@ from .files import (
     sync_folder,
     temporary_folder,
 )
-from .model import FieldwiseModel
-from .model_folder import FORMAT, HEADER
+from ..model import FieldwiseModel
+from ..model_folder import FORMAT, HEADER, model_id
 
 __all__ = ["KEEP", "Version", "being_changed", "publish", "rollback", "versions", "workplace"]
 
@@ -60,12 +59,6 @@ class Version:
         written = dt.datetime.fromtimestamp((path / HEADER).stat().st_mtime, dt.UTC)
         rows, updates = body["settings"].get("rows", 0), len(body.get("lineage", []))
         return cls(path, number, model_id(path), written, rows, updates, body["metrics"])
-
-
-def model_id(path: Path) -> str:
-    """Eight digits that tell a model on disk from any other, by the content of its header, which
-    has the checksums of all its files."""
-    return f"{zlib.crc32((path / HEADER).read_bytes()):08x}"
 
 
 def folder_of(path: Path) -> Path:

@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from .boosted import need_trees
-from .crosses.vocabulary import CrossedVocabulary
-from .data.encoding import encode
-from .data.readers import open_source
-from .data.vocabulary import Vocabulary
+from ..boosted import need_trees
+from ..crosses.vocabulary import CrossedVocabulary
+from ..data.encoding import encode
+from ..data.readers import open_source
+from ..data.vocabulary import Vocabulary
+from ..errors import NoRows, SettingError
+from ..model import FieldwiseModel
+from ..train import Running
 from .drift import check_drift
-from .errors import NoRows, SettingError
-from .going_on import Asked, Going
-from .model import FieldwiseModel
-from .train import Running
+from .one_update import Update, UpdateSettings
 from .versions import KEEP, being_changed, publish, workplace
 
 __all__ = ["update", "update_saved"]
@@ -64,7 +64,7 @@ def update(
     work : where there is room for the encoded rows; `reading` is as `encode` takes it (format,
         separator, quote, null_words).
     """
-    asked = Asked(
+    asked = UpdateSettings(
         forget=forget,
         epochs=epochs,
         learning_rate=learning_rate,
@@ -89,7 +89,7 @@ def update(
     with tempfile.TemporaryDirectory(dir=work, prefix=".update-") as folder:
         start = _remembered(words, asked, seed)
         store = encode(source, Path(folder) / "store", start=start, show=running.show)
-        return Going(model, store, asked, running, seed).updated()
+        return Update(model, store, asked, running, seed).updated()
 
 
 def update_saved(
@@ -128,7 +128,7 @@ def _base(words: Any) -> Vocabulary:
     return base
 
 
-def _remembered(words: Any, asked: Asked, seed: int) -> Vocabulary:
+def _remembered(words: Any, asked: UpdateSettings, seed: int) -> Vocabulary:
     """The vocabulary of the table's own fields with what is left of its counts.
 
     A count is rounded up or down by chance, so that on average small ones fade as large ones do.

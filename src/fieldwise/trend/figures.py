@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .files import write_atomically
-from .report.text import words
+from ..files import write_atomically
+from ..report.text import words
 
 __all__ = ["HEADINGS", "cells", "draw_importance", "draw_trend", "trend_markdown", "write_trend"]
 

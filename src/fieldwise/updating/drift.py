@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from .data.labels import target_values, weight_values
-from .data.schema import Schema
-from .data.vocabulary import FieldVocabulary, Vocabulary
-from .errors import DataError, NoRows, SchemaError, unknown_column
+from ..data.labels import target_values, weight_values
+from ..data.schema import Schema
+from ..data.vocabulary import FieldVocabulary, Vocabulary
+from ..errors import DataError, NoRows, SchemaError, unknown_column
 
 if TYPE_CHECKING:
-    from .data.chunks import Chunk, Source
+    from ..data.chunks import Chunk, Source
 
 __all__ = ["Finding", "check_drift", "find_drift"]
 
