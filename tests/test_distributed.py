@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from events import events
 from fieldwise import FieldwiseModel, synthetic
 from fieldwise.data.encoding import encode
 from fieldwise.distributed import Grid, share_columns
@@ -195,16 +196,25 @@ def test_gpus_share_columns_too(stores, tmp_path):
 
 
 def test_steps_are_tried_and_epochs_stopped_alike(stores, tmp_path):
-    """What is decided on the way is decided by all: steps, epochs, the best of them."""
+    """What is decided on the way is decided by all: steps, epochs, the best of them. The first
+    worker alone tells of it."""
     settings = {"epochs": 12, "patience": 1, "batch_size": 256}
     case = {"data": str(stores / "plain"), "out": str(tmp_path / "m"), "settings": settings}
-    launched(2, {"cases": [case]})
+    launched(2, {"cases": [{**case, "logs": str(tmp_path / "logs")}]})
     found = FieldwiseModel.load(tmp_path / "m")
     truth = alone(stores / "plain", tmp_path / "one", settings)
     assert found.settings["learning_rate"] == truth.settings["learning_rate"]
     assert len(found.history) == len(truth.history)
     assert abs(found.metrics["logloss"] - truth.metrics["logloss"]) < 1e-6
     assert not (tmp_path / ".m.work").exists()
+    (logs,) = (tmp_path / "logs").iterdir()
+    told = [events(folder)[0] for folder in sorted(logs.iterdir()) if folder.name != "final"]
+    assert len(told) > 1
+    losses = [[value for _, value in curves["loss"]] for curves in told]
+    kept = [record["loss"] for record in found.history]
+    assert any(len(x) == len(kept) and np.allclose(x, kept, rtol=1e-6) for x in losses)
+    ((_, loss),) = events(logs / "final")[0]["final/logloss"]
+    assert loss == pytest.approx(found.metrics["logloss"], rel=1e-6)
 
 
 def test_a_worker_is_killed_and_the_run_goes_on(stores, tmp_path):

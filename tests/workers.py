@@ -18,6 +18,7 @@ SCRIPT = """
 import json, os, signal, sys, warnings
 from pathlib import Path
 import fieldwise.distributed as distributed
+from fieldwise.callbacks import TensorBoardLogger
 from fieldwise.engines.sharded import ShardedEngine
 from fieldwise.errors import FieldwiseError
 from fieldwise.train import Running, TrainSettings
@@ -44,6 +45,8 @@ if len(given["cases"]) > 1:
     torch.distributed.init_process_group("gloo")
 for case in given["cases"]:
     about = {name: case.pop(name) for name in ("resume", "device") if name in case}
+    if "logs" in case:
+        about["callbacks"] = [TensorBoardLogger(case.pop("logs"))]
     running = Running(show=False, checkpoint_minutes=0, **about)
     settings = TrainSettings(**case.pop("settings", {}))
     data = case.pop("data")

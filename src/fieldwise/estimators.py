@@ -12,6 +12,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from ._estimator import ClassEstimator, TableEstimator
+from .callbacks import Callback, heard
 from .crossing import Crosses, Crossing, Parts, decide, fit_crossed, layout_for
 from .data.encoder import FieldEncoder
 from .data.schema import Target
@@ -79,6 +80,8 @@ random_state : a whole number; None is 0. The same seed gives the same bits.
 device : "cpu", "cuda", or "auto": a GPU where there is one and the table is large.
 half : keep the table in bfloat16, on a GPU: half the memory, see docs/gpu.md.
 n_jobs : threads; None is all cores. The result does not depend on it.
+callbacks : functions of every epoch's record, a dict; one that returns True ends training.
+    `fieldwise.callbacks` has some that write to MLflow and TensorBoard.
 verbose : 1 shows a bar and a line an epoch.
 
 Attributes
@@ -130,6 +133,7 @@ class _FieldwiseEstimator(TableEstimator):
         device: str = "auto",
         half: bool = False,
         n_jobs: int | None = None,
+        callbacks: Sequence[Callback] = (),
         verbose: int = 0,
     ) -> None:
         self.preset = preset
@@ -167,6 +171,7 @@ class _FieldwiseEstimator(TableEstimator):
         self.device = device
         self.half = half
         self.n_jobs = n_jobs
+        self.callbacks = callbacks
         self.verbose = verbose
 
     _fit_kept: Fit
@@ -200,10 +205,12 @@ class _FieldwiseEstimator(TableEstimator):
         parts = self._parts(target, weight, eval_set)
         if not parts:
             settings = replace(settings, epochs=min(settings.epochs, EPOCHS_UNJUDGED))
-        if crossing is None:
-            self._train(rows, settings, going_on=going_on, **parts)
-        else:
-            self._train_crossed(rows, settings, crossing, parts)
+        with heard(self.callbacks) as close:
+            if crossing is None:
+                self._train(rows, settings, going_on=going_on, **parts)
+            else:
+                self._train_crossed(rows, settings, crossing, parts)
+            close(self.model_)
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> None:
         if self._crossing() is not None:
@@ -217,7 +224,9 @@ class _FieldwiseEstimator(TableEstimator):
         self._take_names()
         codes, values = self._encoder.codes(X)
         rows = Rows(codes=codes, values=values, target=target, weight=weight)
-        self._train(rows, settings, going_on=going_on)
+        with heard(self.callbacks) as close:
+            self._train(rows, settings, going_on=going_on)
+            close(self.model_)
 
     def _crossing(self) -> Crossing | None:
         """What the preset, `crosses` and `combine` ask for together; None: no crosses."""
@@ -302,7 +311,7 @@ class _FieldwiseEstimator(TableEstimator):
             device=self.device,
             n_jobs=self.n_jobs,
             show=None if self.verbose else False,
-            callbacks=[_print_epoch] if self.verbose else [],
+            callbacks=[*self.callbacks, *([_print_epoch] if self.verbose else [])],
         )
 
     def _target_names(self, n: int) -> list[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .callbacks import heard
 from .crossing import Crosses, Parts, decide, fit_crossed, layout_for
 from .data.schema import Field, Schema, Target, slot_positions
 from .data.store import Store, is_store
@@ -290,8 +291,10 @@ def train_table(
     store, fitting = prepared_store(data, out, reading, overwrite, running, fitting)
     with work_of(out) as work:
         running = replace(running, checkpoint=work / "checkpoint")
-        model = fit_store(store, running=running, **fitting)
-        model.save(out, overwrite=overwrite)
+        with heard(running.callbacks) as close:
+            model = fit_store(store, running=running, **fitting)
+            model.save(out, overwrite=overwrite)
+    close(model, out)
     return model
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from .. import callbacks
 from ..engines import DEVICES
 from ..errors import MissingExtra, SettingError
 from ..layout import Layout
@@ -172,8 +173,7 @@ def _fit_trees(
 
     def tell(record: dict[str, Any]) -> bool:
         nonlocal stopped
-        stops = [bool(callback(record)) for callback in running.callbacks]  # all are told
-        stopped = any(stops)
+        stopped = callbacks.tell(running.callbacks, record)
         return stopped
 
     begun = time.perf_counter()

@@ -138,6 +138,13 @@ def train(
     config: Annotated[
         Path | None, typer.Option(help="A TOML file with these options; those given here win.")
     ] = None,
+    log_to: Annotated[
+        str | None, typer.Option(help="mlflow or tensorboard: write settings and losses there.")
+    ] = None,
+    log_dir: Annotated[
+        str | None,
+        typer.Option(help="The folder of --log-to, or a tracking URI of MLflow."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model.")] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where a run that was stopped left off.")
@@ -148,6 +155,7 @@ def train(
     from ..train import Running
 
     train_table = _trainer(cluster, workers, groups)
+    loggers = _loggers(log_to, log_dir, out.name)
     given = {
         k: v
         for k, v in locals().items()
@@ -164,7 +172,7 @@ def train(
             n_jobs=fitting.pop("threads", None),
             resume=resume,
             show=False if quiet else None,
-            callbacks=[] if quiet else [_print_epoch],
+            callbacks=[*loggers, *([] if quiet else [_print_epoch])],
         ),
         **fitting,
     )
@@ -188,6 +196,20 @@ def _trainer(cluster: str | None, workers: int | None, groups: int) -> Callable[
     if groups != 1:
         raise SettingError("--groups goes with several workers: torchrun, or --cluster ray")
     return fitting.train_table
+
+
+def _loggers(log_to: str | None, log_dir: str | None, name: str) -> list[Any]:
+    from ..callbacks import MLflowLogger, TensorBoardLogger
+
+    if log_to is None:
+        if log_dir is not None:
+            raise SettingError(f"--log-dir {log_dir} goes with --log-to mlflow or tensorboard")
+        return []
+    if log_to == "mlflow":
+        return [MLflowLogger(log_dir, name=name)]
+    if log_to == "tensorboard":
+        return [TensorBoardLogger(log_dir or "runs", name=name)]
+    raise SettingError(f"log_to={log_to!r} is not one of mlflow, tensorboard")
 
 
 def _shown(found: dict[str, float]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
+from ..callbacks import heard, tell
 from ..data.remote import is_remote
 from ..data.store import Store
 from ..engines import StepSettings
@@ -76,8 +77,10 @@ def train_table(
             return None
         with work_of(out) as work:
             own = replace(own, checkpoint=work / "checkpoint")
-            model = fit_store(store, running=own, trainer=trainer, **fitting)
-            peers.at_first(lambda: model.save(out, overwrite=overwrite))
+            with heard(running.callbacks if running else ()) as close:
+                model = fit_store(store, running=own, trainer=trainer, **fitting)
+                peers.at_first(lambda: model.save(out, overwrite=overwrite))
+        close(model, out)
         return model
 
 
@@ -89,8 +92,7 @@ def _of_worker(running: Running, peers: TorchPeers) -> Running:
     told = running.callbacks if peers.is_first else ()
 
     def agreed(record: dict[str, Any]) -> bool:
-        stops = [bool(callback(record)) for callback in told]  # all are told
-        return bool(peers.told(any(stops)))
+        return bool(peers.told(tell(told, record)))
 
     return replace(
         running,

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from .. import maths
+from ..callbacks import Callback, tell
 from ..data.shuffle import Batches, Table
 from ..engines import empty_like, fill, host
 from ..errors import TrainingError
 from ..problem import Problem, Ready, evaluate, judge_rows, with_voices
 from ..progress import progress
 from ..targets import Scale
-from .settings import Callback, Fit, Running, TrainSettings
+from .settings import Fit, Running, TrainSettings
 from .start import engine_to_train, initialise
 from .state import Run, Saver
 
@@ -49,8 +50,7 @@ def fitted(
                     run.keep_current()
                     break
                 record = _finish_epoch(run, problem, judge, scale, settings.learning_rate)
-            stops = [bool(callback(record)) for callback in running.callbacks]  # all are told
-            was_stopped = any(stops)
+            was_stopped = tell(running.callbacks, record)
             if was_stopped or (give_up is not None and give_up(record)):
                 break
             saver.now()

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..callbacks import Callback
 from ..data.shuffle import Batches
 from ..problem import Problem
 from ..targets import Scale, scale_of
 from .loop import fitted
-from .settings import RATES, Callback, Fit, Running, TrainSettings
+from .settings import RATES, Fit, Running, TrainSettings
 
 __all__ = ["train"]
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from ..callbacks import Callback
 from ..engines import Engine
 from ..errors import SettingError
 from ..objective import Objective
 from ..targets import Scale
 
-__all__ = ["RATES", "Callback", "Fit", "Running", "TrainSettings", "Watch"]
+__all__ = ["RATES", "Fit", "Running", "TrainSettings", "Watch"]
 
 # Tried from the smallest up while the next is better. Where rare categories are many the smallest
 # generalises best, where pairs of categories repeat often the largest (flights, Frappe).
 RATES = (0.05, 0.15, 0.4)
-Callback = Callable[[dict[str, Any]], bool | None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,298 @@
+"""What hears of a run while it goes: callbacks get every epoch's record, and loggers write it, the
+settings and the model to where MLflow or TensorBoard show them.
+
+A callback is any function of a record; it stops the run by returning True. One that fails is a
+warning: nothing that only listens costs a run its work.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from .errors import FieldwiseError, MissingExtra
+
+__all__ = ["Callback", "Logger", "MLflowLogger", "TensorBoardLogger", "heard", "tell"]
+
+Callback = Callable[[dict[str, Any]], bool | None]
+
+MLFLOW_STORE = "mlflow.db"
+MOST_LETTERS = 500  # of a setting that MLflow takes, whatever its version
+
+
+class Model(Protocol):
+    """What loggers write down of a model."""
+
+    metrics: dict[str, float]
+    settings: dict[str, Any]
+    layout: Any
+    schema: Any
+
+    def save(self, path: str | Path) -> Path: ...
+
+
+class Logger:
+    """A callback that also hears how the run ended. A copy of it is a logger for another run."""
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        """An epoch is over; `record` is what the model's history has of it."""
+        raise NotImplementedError
+
+    def close(self, model: Model | None, folder: Path | None) -> None:
+        """The run is over, with a model, which may be in a folder already, or without one."""
+        raise NotImplementedError
+
+
+def tell(callbacks: Sequence[Callback], record: dict[str, Any]) -> bool:
+    """Tell all of them of an epoch; whether any of them stops the run."""
+    stops = False
+    for callback in callbacks:
+        with _harmless(callback):
+            # A copy: what is written into it is not the history's.
+            stops = bool(callback(dict(record))) or stops
+    return stops
+
+
+@contextmanager
+def heard(callbacks: Sequence[Callback]) -> Iterator[Callable[..., None]]:
+    """The loggers among them hear how a run ended: with the model that what is given is called
+    with, or without one where there is an error."""
+
+    def close(model: Any = None, folder: Path | None = None) -> None:
+        for callback in callbacks:
+            if isinstance(callback, Logger):
+                with _harmless(callback):
+                    callback.close(model, folder)
+
+    try:
+        yield close
+    except BaseException:
+        close()
+        raise
+
+
+@contextmanager
+def _harmless(callback: Any) -> Iterator[None]:
+    """Errors become warnings, but for our own, which are raised on purpose."""
+    try:
+        yield
+    except FieldwiseError:
+        raise
+    except Exception as error:
+        name = getattr(callback, "__qualname__", type(callback).__name__)
+        warnings.warn(
+            f"callback {name} failed, the run goes on: {type(error).__name__}: {error}",
+            stacklevel=2,
+        )
+
+
+class MLflowLogger(Logger):
+    """Writes a run to MLflow: metrics of every epoch; in the end settings, metrics of the model
+    that was kept (`final_...`), and its folder as the artifact `model`.
+
+    store : a folder, for a database and files of its own; or any tracking URI. None is MLflow's own
+        choice (MLFLOW_TRACKING_URI), and where a run of MLflow is active, that run.
+    experiment : its name; made where there is none.
+    name : of the run; None lets MLflow choose.
+    artifact : whether the model's folder is stored.
+    """
+
+    def __init__(
+        self,
+        store: str | Path | None = None,
+        *,
+        experiment: str = "fieldwise",
+        name: str | None = None,
+        artifact: bool = True,
+    ) -> None:
+        if find_spec("mlflow") is None:
+            raise MissingExtra("mlflow", "mlflow")
+        self.store, self.experiment, self.name = store, experiment, name
+        self.artifact = artifact
+        self._run: _Run | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_run": None}
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        run = self._opened()
+        run.n_records += 1  # several steps are tried; MLflow has one row of epochs
+        run.metrics(record, run.n_records)
+
+    def close(self, model: Model | None, folder: Path | None) -> None:
+        if model is None and self._run is None:
+            return
+        run = self._opened()
+        self._run = None
+        if model is None:
+            run.end("FAILED")
+            return
+        try:
+            run.settings(_facts(model))
+            run.metrics({f"final_{k}": v for k, v in model.metrics.items()}, run.n_records)
+            if self.artifact and folder is not None:
+                run.store(folder)
+            elif self.artifact:
+                with tempfile.TemporaryDirectory() as place:
+                    run.store(model.save(Path(place) / "model"))
+        except BaseException:
+            run.end("FAILED")
+            raise
+        run.end("FINISHED")
+
+    def _opened(self) -> _Run:
+        if self._run is None:
+            self._run = _Run(self.store, self.experiment, self.name)
+        return self._run
+
+
+class _Run:
+    """A run of MLflow that is written to."""
+
+    def __init__(self, store: str | Path | None, experiment: str, name: str | None) -> None:
+        import mlflow
+
+        self.n_records = 0
+        active = mlflow.active_run() if store is None else None
+        self._is_ours = active is None
+        uri, files = _places(store)
+        self._client = mlflow.MlflowClient(tracking_uri=uri)
+        if active is not None:
+            self._id: str = active.info.run_id
+            return
+        found = self._client.get_experiment_by_name(experiment)
+        number = found.experiment_id if found else None
+        if number is None:
+            number = self._client.create_experiment(experiment, artifact_location=files)
+        self._id = self._client.create_run(number, run_name=name).info.run_id
+
+    def metrics(self, found: Mapping[str, Any], step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        figures = [Metric(_plain(k), v, now, step) for k, v in _figures(found).items()]
+        self._client.log_batch(self._id, metrics=figures)
+
+    def settings(self, found: Mapping[str, Any]) -> None:
+        """Those it does not have yet: MLflow changes none, and a run may have several fits."""
+        from mlflow.entities import Param
+
+        known = self._client.get_run(self._id).data.params
+        told = {_plain(k): str(v)[:MOST_LETTERS] for k, v in found.items()}
+        params = [Param(k, v) for k, v in told.items() if k not in known]
+        self._client.log_batch(self._id, params=params)
+
+    def store(self, folder: Path) -> None:
+        self._client.log_artifacts(self._id, str(folder), "model")
+
+    def end(self, status: str) -> None:
+        if self._is_ours:
+            self._client.set_terminated(self._id, status)
+
+
+def _places(store: str | Path | None) -> tuple[str | None, str | None]:
+    """The tracking URI, and where files go if not where MLflow says."""
+    if store is None or "://" in str(store) or str(store).startswith(("file:", "databricks")):
+        return None if store is None else str(store), None
+    folder = Path(store).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{folder / MLFLOW_STORE}", (folder / "artifacts").as_uri()
+
+
+class TensorBoardLogger(Logger):
+    """Writes a run as event files: losses of every epoch, a curve for each step that is tried; in
+    the end settings as text and metrics of the model that was kept (`final/...`).
+
+    folder : each run gets a folder in it, named by the time it begins and `name`.
+    """
+
+    def __init__(self, folder: str | Path = "runs", *, name: str | None = None) -> None:
+        if find_spec("tensorboardX") is None:
+            raise MissingExtra("tensorboardX", "tensorboard")
+        self.folder, self.name = folder, name
+        self._begin()
+
+    def _begin(self) -> None:
+        self._run: Path | None = None
+        self._trial: Any = None
+        self._n_trials, self._last = 0, (0.0, 0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder, "name": self.name}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._begin()
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        rate, epoch = float(record.get("learning_rate") or 0.0), record["epoch"]
+        if self._trial is None or rate != self._last[0] or epoch <= self._last[1]:
+            self._n_trials += 1
+            self._end_trial()
+            self._trial = self._writer(f"{self._n_trials}-step-{rate:g}")
+        self._last = (rate, epoch)
+        for name, value in _figures(record).items():
+            if name != "epoch":
+                self._trial.add_scalar(_plain(name), value, epoch)
+        self._trial.flush()
+
+    def close(self, model: Model | None, folder: Path | None) -> None:
+        try:
+            self._end_trial()
+            if model is not None:
+                self._sum_up(model)
+        finally:
+            self._begin()
+
+    def _sum_up(self, model: Model) -> None:
+        rows = [f"| {k} | {v} |" for k, v in _facts(model).items()]
+        with self._writer("final") as writer:
+            writer.add_text("settings", "\n".join(["| setting | value |", "|---|---|", *rows]))
+            for name, value in _figures(model.metrics).items():
+                writer.add_scalar(f"final/{_plain(name)}", value, 0)
+
+    def _writer(self, part: str) -> Any:
+        from tensorboardX import SummaryWriter
+
+        if self._run is None:
+            when = f"{datetime.now():%Y%m%d-%H%M%S-%f}"
+            self._run = Path(self.folder) / (f"{when}-{self.name}" if self.name else when)
+        return SummaryWriter(str(self._run / part))
+
+    def _end_trial(self) -> None:
+        if self._trial is not None:
+            self._trial.close()
+        self._trial = None
+
+
+def _facts(model: Model) -> dict[str, Any]:
+    """Settings as they were decided, and how large the model is."""
+    layout = model.layout
+    return {
+        **model.settings,
+        "target": ", ".join(target.column for target in model.schema.targets),
+        "fields": layout.n_fields,
+        "categories": layout.n_rows,
+        "parameters": layout.n_parameters,
+        "rank": max(layout.ranks),
+    }
+
+
+def _figures(found: Mapping[str, Any]) -> dict[str, float]:
+    """What can be drawn."""
+    numbers = {k: float(v) for k, v in found.items() if isinstance(v, (int, float))}
+    return {k: v for k, v in numbers.items() if math.isfinite(v)}
+
+
+def _plain(name: str) -> str:
+    """A name as both take it."""
+    return re.sub(r"[^\w\-. /]", "_", name)
