@@ -178,21 +178,24 @@ def test_many_workers_are_one(stores, tmp_path, n, groups):
         same(FieldwiseModel.load(tmp_path / name), truth)
 
 
-def test_gpus_share_columns_too(stores, tmp_path):
-    """The GPU's kernels, interpreted unless there is one."""
+@pytest.mark.parametrize(("n", "groups"), [(2, 1), (2, 2)])
+def test_gpus_share_columns_and_rows_too(tmp_path, n, groups):
+    """The GPU's kernels, interpreted unless there is one; the last batch is of a single row."""
     pytest.importorskip("triton", reason="the package triton is not installed")
-    synthetic([12, 30, 8], 600, seed=1).to_store(tmp_path / "s")
-    settings = {**SETTINGS, "epochs": 1, "batch_size": 128, "reg_every": 2}
-    case = {"data": str(tmp_path / "s"), "rank": 3, "settings": settings, "device": "cuda"}
-    cases = [{**case, "out": str(tmp_path / "m")}]
-    cases += [{**case, "out": str(tmp_path / "vote"), "combine": "vote"}]
+    synthetic([12, 30, 8], 577, seed=1).to_store(tmp_path / "s")
+    settings = {**SETTINGS, "epochs": 1, "batch_size": 64, "reg_every": 2}
+    cases = {
+        "plain": {"settings": {**settings, "weight_decay": 0.01}},
+        "bounded": {"settings": {**settings, "max_variance": 0.5}, "combine": "vote"},
+        "weighted": {"settings": settings, "combine": "weighted"},
+    }
+    about = {"data": str(tmp_path / "s"), "rank": 3, "n_groups": groups, "device": "cuda"}
+    given = [{**about, **case, "out": str(tmp_path / name)} for name, case in cases.items()]
     interpreted = {} if gpu_is_here() else {"TRITON_INTERPRET": "1"}
-    launched(2, {"cases": cases}, **interpreted)
-    same(
-        FieldwiseModel.load(tmp_path / "m"), alone(tmp_path / "s", tmp_path / "1", settings, rank=3)
-    )
-    other = alone(tmp_path / "s", tmp_path / "2", settings, rank=3, combine="vote")
-    same(FieldwiseModel.load(tmp_path / "vote"), other)
+    launched(n, {"cases": given}, **interpreted)
+    for name, case in cases.items():
+        truth = alone(tmp_path / "s", tmp_path / f"one-{name}", rank=3, **case)
+        same(FieldwiseModel.load(tmp_path / name), truth)
 
 
 def test_steps_are_tried_and_epochs_stopped_alike(stores, tmp_path):

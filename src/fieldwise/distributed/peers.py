@@ -90,16 +90,28 @@ class TorchPeers:
 
         self.grid = grid
         self.row_group, self.n_row_groups = grid.group, grid.n_groups
-        limit = timedelta(seconds=silent)
-        self._everyone = dist.new_group(timeout=limit)
-        # Every worker makes all groups, in the same order.
-        rows = [dist.new_group(grid.same_rows(g), limit) for g in range(grid.n_groups)]
-        columns = [dist.new_group(grid.same_columns(k), limit) for k in range(grid.n_shards)]
-        self._same_rows, self._same_columns = rows[grid.group], columns[grid.shard]
-        self._on_device, self.is_recordable = self._same_rows, False
+        self._limit = timedelta(seconds=silent)
+        self._everyone = dist.new_group(timeout=self._limit)
+        self._groups = self._made("gloo")
+        self._on_device = self._groups
+        self.is_recordable = False
+
+    def _made(self, backend: str) -> dict[str, Any]:
+        """Those who hold other columns of the same rows, and other rows of the same columns. Every
+        worker makes all groups, in the same order."""
+        import torch.distributed as dist
+
+        grid = self.grid
+        rows = [
+            dist.new_group(grid.same_rows(g), self._limit, backend) for g in range(grid.n_groups)
+        ]
+        columns = [
+            dist.new_group(grid.same_columns(k), self._limit, backend) for k in range(grid.n_shards)
+        ]
+        return {"rows": rows[grid.group], "columns": columns[grid.shard]}
 
     def use_device(self) -> None:
-        """A GPU for every worker of a machine; where each has its own, NCCL sums the scores."""
+        """A GPU for every worker of a machine; where each has its own, NCCL sums for them."""
         import torch
         import torch.distributed as dist
 
@@ -109,10 +121,10 @@ class TorchPeers:
             mine = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
         every = self.gathered(mine if dist.is_nccl_available() else None)
         alone = None not in every and len(set(every)) == len(every)
-        if alone and not self.is_recordable:
-            ranks = [self.grid.same_rows(g) for g in range(self.grid.n_groups)]
-            made = [dist.new_group(mine, backend="nccl") for mine in ranks]
-            self._on_device, self.is_recordable = made[self.grid.group], True
+        if alone and self._on_device is self._groups:
+            self._on_device = self._made("nccl")
+            # How many rows groups exchange is known on the way alone: no graph can hold that.
+            self.is_recordable = self.n_row_groups == 1
 
     @property
     def is_first(self) -> bool:
@@ -131,7 +143,7 @@ class TorchPeers:
                 "saved last is intact: start the run again with --resume"
             ) from error
 
-    def _add(self, array: Any, group: Any, n: int) -> Callable[[], None]:
+    def _add(self, array: Any, over: str, n: int) -> Callable[[], None]:
         """The sum of an array of NumPy's, or of a tensor where it is; done once called."""
         if n == 1:
             return lambda: None
@@ -139,10 +151,12 @@ class TorchPeers:
 
         if torch.is_tensor(array):
             with self._heard() as dist:
-                dist.all_reduce(array, group=self._on_device if array.is_cuda else group)
+                group = (self._on_device if array.is_cuda else self._groups)[over]
+                dist.all_reduce(array, group=group)
             return lambda: None
         whole = np.ascontiguousarray(array)
         with self._heard() as dist:
+            group = self._everyone if over == "all" else self._groups[over]
             begun = dist.all_reduce(torch.from_numpy(whole), group=group, async_op=True)
 
         def wait() -> None:
@@ -154,15 +168,15 @@ class TorchPeers:
         return wait
 
     def add_scores(self, scores: Any) -> Callable[[], None]:
-        return self._add(scores, self._same_rows, self.grid.n_shards)
+        return self._add(scores, "rows", self.grid.n_shards)
 
     def add_all(self, array: np.ndarray) -> None:
-        self._add(array, self._everyone, self.grid.n_workers)()
+        self._add(array, "all", self.grid.n_workers)()
 
-    def add_groups(self, array: np.ndarray) -> None:
-        self._add(array, self._same_columns, self.grid.n_groups)()
+    def add_groups(self, array: Any) -> None:
+        self._add(array, "columns", self.grid.n_groups)()
 
-    def merge(self, rows: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def merge(self, rows: Any, gradients: Any) -> tuple[Any, Any]:
         import torch
 
         n = self.grid.n_groups
@@ -172,20 +186,26 @@ class TorchPeers:
         counts[self.grid.group] = len(rows)
         self.add_groups(counts)
         most = int(counts.max())
-        ids, g = np.zeros(most, np.int32), np.zeros((most, gradients.shape[1]), np.float32)
-        ids[: len(rows)], g[: len(rows)] = rows, gradients
-        all_ids = [torch.zeros(most, dtype=torch.int32) for _ in range(n)]
-        all_g = [torch.zeros(g.shape) for _ in range(n)]
+        # gloo takes memory of the host alone
+        is_device = self._on_device is not self._groups and not isinstance(rows, np.ndarray)
+        where = gradients.device if is_device else "cpu"
+        group = (self._on_device if is_device else self._groups)["columns"]
+        ids = torch.zeros(most, dtype=torch.int32, device=where)
+        g = torch.zeros((most, gradients.shape[1]), device=where)
+        ids[: len(rows)], g[: len(rows)] = torch.as_tensor(rows), torch.as_tensor(gradients)
+        all_ids, all_g = ([torch.zeros_like(x) for _ in range(n)] for x in (ids, g))
         with self._heard() as dist:
-            dist.all_gather(all_ids, torch.from_numpy(ids), group=self._same_columns)
-            dist.all_gather(all_g, torch.from_numpy(g), group=self._same_columns)
-        parts = [part.numpy()[:k] for part, k in zip(all_ids, counts, strict=True)]
-        distinct, places = np.unique(np.concatenate(parts), return_inverse=True)
-        out, at = np.zeros((len(distinct), g.shape[1]), np.float32), 0
+            dist.all_gather(all_ids, ids, group=group)
+            dist.all_gather(all_g, g, group=group)
+        parts = [part[:k] for part, k in zip(all_ids, counts.tolist(), strict=True)]
+        distinct, places = torch.unique(torch.cat(parts), return_inverse=True)
+        out, at = torch.zeros((len(distinct), g.shape[1]), device=where), 0
         for part, found in zip(parts, all_g, strict=True):  # a row is in each of them once at most
-            out[places[at : at + len(part)]] += found.numpy()[: len(part)]
+            out[places[at : at + len(part)]] += found[: len(part)]
             at += len(part)
-        return distinct.astype(rows.dtype), out
+        if isinstance(rows, np.ndarray):
+            return distinct.numpy().astype(rows.dtype), out.numpy()
+        return distinct.to(rows.device), out.to(rows.device)
 
     def told(self, thing: Any) -> Any:
         """What the first worker has, whatever the others gave."""

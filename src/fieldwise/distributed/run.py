@@ -155,8 +155,6 @@ def train_sharded(
     if layout.component != "linear":
         raise SettingError(f"component={layout.component!r} is trained in one process")
     if running.device == "cuda":
-        if peers.grid.n_groups > 1:
-            raise SettingError("groups of workers share out rows on CPUs alone; set groups to 1")
         peers.use_device()
     shares = share_columns(layout, peers.grid.n_shards)
     fields = shares[peers.grid.shard]

@@ -239,23 +239,32 @@ class GpuEngine:
 
     def _steps(self, part: list[Any], n_steps: int, *, due: bool) -> None:
         """Steps over n_steps batches, of which a single one may be short."""
-        codes, values, target, weight = part
-        n = len(codes) // n_steps
-        scratch = self._scratch(n)
-        rows = self._rows(codes)
-        found = self._sorted(codes, values, n_steps, n)
+        n, weight = len(part[0]) // n_steps, part[3]
         if weight is None:
             totals = torch.full((n_steps, 1), float(n), device=self.device)
         else:
             totals = weight.view(n_steps, n, -1).sum(dim=1)  # (steps, 1 or copies)
+        codes, values, target, weight = self._mine(part, n_steps)
+        n = len(codes) // n_steps
+        scratch = self._scratch(n)
+        rows = self._rows(codes)
+        found = self._sorted(codes, values, n_steps, n)
         losses = torch.empty(n_steps * n, device=self.device)
         for k in range(n_steps):
             batch = slice(k * n, (k + 1) * n)
             x, w = (None if array is None else array[batch] for array in (values, weight))
             self._forward(scratch, rows[batch], x, target[batch], w, totals[k], losses[batch])
             self._update(scratch, found, k, x, due=due)
-        self.totals[0] += losses.sum(dtype=torch.float64)
+        self.totals[0] += self._summed(losses.sum(dtype=torch.float64))
         self.totals[1] += totals.sum(dtype=torch.float64) / totals.shape[1]
+
+    def _mine(self, part: list[Any], n_steps: int) -> list[Any]:
+        """Of some batches the rows that are this engine's: all."""
+        return part
+
+    def _summed(self, x: torch.Tensor) -> torch.Tensor:
+        """Over all who have other rows of a batch: there are none."""
+        return x
 
     def _scratch(self, n: int) -> _Scratch:
         """What a step of n samples needs beside the table; kept for whole batches."""
@@ -349,6 +358,7 @@ class GpuEngine:
         losses.copy_(found)
         scratch.d.copy_(df.reshape(len(rows), -1))
         if self.objective.combine == "weighted":
+            du = self._summed(du)
             self.field_state += du**2
             step = self.settings.learning_rate * du / (self.field_state.sqrt() + EPSILON)
             self.field_weights.sub_(step).clamp_(min=0)
@@ -369,8 +379,19 @@ class GpuEngine:
 
     def _update(self, scratch: _Scratch, found: _Sorted, k: int, x: Any, *, due: bool) -> None:
         """The step of all rows of the batch; of a due one, of all rows there are."""
-        s, keys = self.settings, found.keys[k]
         pull = self._penalty_gradient() if due else self._table
+        self._take(scratch, found, k, x, pull, self.decay, adds=due)
+        if self.half:
+            self._seed += 1
+        if due:
+            self._dense_step(pull)
+            self._constrain()
+
+    def _take(
+        self, scratch: _Scratch, found: _Sorted, k: int, x: Any, pull: Any, decay: Any, *, adds: bool
+    ) -> None:
+        """The steps of the rows of batch k; or where it adds, their gradients into `pull`."""
+        s, keys = self.settings, found.keys[k]
         common = self._common() | {
             "M": self.layout.n_fields,
             "K": self.layout.n_outputs,
@@ -383,14 +404,14 @@ class GpuEngine:
             "VALUED": x is not None,
             "BY_FIELD": self._by_field,
             "SHARED": self._is_shared,
-            "PULL": due,
+            "PULL": adds,
             "HALF": self.half,
         }
         tables = (self._table, self._state, pull, keys)
         runs = (found.begins[k], found.rows[k], found.fields[k])
         samples = (keys if x is None else x, scratch.a, scratch.c, scratch.d)
         columns = (self._score, self._biased, self._block_starts, self._slot_starts)
-        rates = (s.learning_rate, self.decay, self._seed)
+        rates = (s.learning_rate, decay, self._seed)
         with self._beside():
             if len(keys) > PIECE:
                 _triton.long_runs[(len(keys) // PIECE,)](
@@ -404,11 +425,6 @@ class GpuEngine:
             *(*tables, *runs, found.n_runs[k], *samples, *columns, *rates), RUNS=RUNS, **common
         )
         self._join()
-        if self.half:
-            self._seed += 1
-        if due:
-            self._dense_step(pull)
-            self._constrain()
 
     @contextmanager
     def _beside(self) -> Iterator[None]:
@@ -428,16 +444,20 @@ class GpuEngine:
         """Adagrad on all rows, some at a time."""
         for low in range(0, len(slope), DENSE_ROWS):
             part = slice(low, low + DENSE_ROWS)
-            g = slope[part]
-            self._state[part] += g * g
-            step = self.settings.learning_rate * g / (self._state[part].sqrt() + EPSILON)
-            self._table[part] = self._rounded(self._table[part].float() - step)
+            self._adagrad(part, slope[part], self.n_steps)
 
-    def _rounded(self, table: torch.Tensor) -> torch.Tensor:
+    def _adagrad(self, part: Any, g: torch.Tensor, seed: int) -> None:
+        """The step of some rows by their gradient."""
+        squares = self._state[part] + g * g
+        self._state[part] = squares
+        step = self.settings.learning_rate * g / (squares.sqrt() + EPSILON)
+        self._table[part] = self._rounded(self._table[part].float() - step, seed)
+
+    def _rounded(self, table: torch.Tensor, seed: int) -> torch.Tensor:
         """As the table keeps it: of half precision rounded up or down by chance."""
         if not self.half:
             return table
-        draw = torch.Generator(self.device).manual_seed(self.n_steps)
+        draw = torch.Generator(self.device).manual_seed(seed)
         chance = torch.randint(
             0, 1 << 16, table.shape, generator=draw, dtype=torch.int32, device=self.device
         )

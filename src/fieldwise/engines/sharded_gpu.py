@@ -1,4 +1,5 @@
-"""The GPU engine over some of the columns; see `sharded`. Scores are summed on the device."""
+"""The GPU engine over some of the columns, and some of the rows; see `sharded`. What is summed is
+summed on the device."""
 
 from __future__ import annotations
 
@@ -20,10 +21,20 @@ __all__ = ["DevicePeers", "ShardedGpuEngine"]
 class DevicePeers(Protocol):
     """The other engines of a run, for tensors."""
 
-    is_recordable: bool  # whether the sum can be part of a graph
+    row_group: int  # which part of a batch's rows is this one's
+    n_row_groups: int
+    is_recordable: bool  # whether what they exchange can be part of a graph
 
     def add_scores(self, scores: Any) -> Callable[[], None]:
         """Sum over those who hold other columns, in place; see `Peers`."""
+        ...
+
+    def add_groups(self, array: Any) -> None:
+        """Sum over those who hold the same columns for other rows, in place."""
+        ...
+
+    def merge(self, rows: Any, gradients: Any) -> tuple[Any, Any]:
+        """The distinct rows of all who hold the same columns, and their summed gradients."""
         ...
 
 
@@ -66,6 +77,44 @@ class ShardedGpuEngine(GpuEngine):
         else:
             self._seed.fill_(self.n_steps)
             self._steps(part, len(part[0]) // self.settings.batch_size, due=False)
+
+    def _mine(self, part: list[Any], n_steps: int) -> list[Any]:
+        g, n_groups = self.peers.row_group, self.peers.n_row_groups
+        if n_groups == 1:
+            return part
+        n = len(part[0]) // n_steps
+        mine = slice(n * g // n_groups, n * (g + 1) // n_groups)
+        batches = (None if x is None else x.unflatten(0, (n_steps, n)) for x in part)
+        return [None if x is None else x[:, mine].flatten(0, 1) for x in batches]
+
+    def _summed(self, x: torch.Tensor) -> torch.Tensor:
+        self.peers.add_groups(x)
+        return x
+
+    def _update(self, scratch: Any, found: Any, k: int, x: Any, *, due: bool) -> None:
+        """Where rows are shared out, the gradients of all groups are summed before the step."""
+        if self.peers.n_row_groups == 1:
+            super()._update(scratch, found, k, x, due=due)
+            return
+        if self._pull is None:
+            self._pull = torch.zeros_like(self._state)
+        self._take(scratch, found, k, x, self._pull, torch.zeros_like(self.decay), adds=True)
+        rows = found.rows[k, : int(found.n_runs[k])]
+        rows = rows[rows >= 0]
+        g = self._pull[rows.long()]
+        self._pull[rows.long()] = 0
+        rows, g = self.peers.merge(rows, g)
+        rows = rows.long()
+        g += self.decay[rows, None] * self._table[rows].float()
+        if due:
+            pull = self._penalty_gradient()
+            pull[rows] += g
+            self._dense_step(pull)
+            self._constrain()
+            pull.zero_()
+        else:
+            self._adagrad(rows, g, int(self._seed))
+        self._seed += 1
 
     def _field_scores(self, scratch: Any, rows: Any, values: Any) -> torch.Tensor:
         out = super()._field_scores(scratch, rows, values).contiguous()
