@@ -78,7 +78,7 @@ def slopes(
             z = z if head.loss == "softmax" else z[:, 0]
             value, slope = PAIRS[head.loss](z, y[:, target], head.delta)
             losses += w[:, at] * value
-            dz = slope.reshape(len(f), -1) * share[:, None]
+            dz = (slope if slope.ndim > 1 else slope[:, None]) * share[:, None]
             if objective.combine == "weighted":
                 df[:, outputs] = dz[:, :, None] * u
                 du += torch.einsum("so,soi->i", dz, f[:, outputs])

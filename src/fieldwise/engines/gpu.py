@@ -356,7 +356,7 @@ class GpuEngine:
         f = self._field_scores(scratch, rows, x)
         found, df, du = slopes(self.objective, f, self._offsets, y, w, total, self.field_weights)
         losses.copy_(found)
-        scratch.d.copy_(df.reshape(len(rows), -1))
+        scratch.d.copy_(df.flatten(1))
         if self.objective.combine == "weighted":
             du = self._summed(du)
             self.field_state += du**2
@@ -374,7 +374,7 @@ class GpuEngine:
         made = products @ self._score_of
         if not self._by_field:
             return (made + bias.sum(dim=1))[:, :, None]
-        by_field = (bias.transpose(1, 2) @ self._field_of).reshape(n, -1)
+        by_field = (bias.transpose(1, 2) @ self._field_of).flatten(1)
         return (made + by_field).view(n, layout.n_outputs, layout.n_fields)
 
     def _update(self, scratch: _Scratch, found: _Sorted, k: int, x: Any, *, due: bool) -> None:
