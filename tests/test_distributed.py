@@ -7,6 +7,7 @@ import pickle
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from fieldwise.errors import DataError, FieldwiseError, SettingError
 from fieldwise.fitting import train_table
 from fieldwise.layout import Layout
 from fieldwise.train import Running, TrainSettings
-from workers import launched, started, torchrun
+from workers import ended, launched, started, torchrun, two_hosts
 
 CLOSE = 1e-5  # of any weight after an epoch or two: float addition in another order
 SETTINGS = {"learning_rate": 0.1, "epochs": 2, "batch_size": 256, "seed": 3}
@@ -224,16 +225,23 @@ def test_steps_are_tried_and_epochs_stopped_alike(stores, tmp_path):
     assert loss == pytest.approx(found.metrics["logloss"], rel=1e-6)
 
 
-def test_a_worker_is_killed_and_the_run_goes_on(stores, tmp_path):
-    """torchrun starts all again; they go on from the last checkpoint, to the same bits."""
+@pytest.fixture(scope="module")
+def undisturbed(stores, tmp_path_factory):
+    """The case of a run by two workers, and the rows it gives where nothing happens to it."""
     case = {"data": str(stores / "plain"), "rank": 4, "settings": SETTINGS}
-    launched(2, {"cases": [{**case, "out": str(tmp_path / "whole")}]})
+    out = tmp_path_factory.mktemp("undisturbed") / "m"
+    launched(2, {"cases": [{**case, "out": str(out)}]})
+    return case, FieldwiseModel.load(out).rows
+
+
+def test_a_worker_is_killed_and_the_run_goes_on(undisturbed, tmp_path):
+    """torchrun starts all again; they go on from the last checkpoint, to the same bits."""
+    case, rows = undisturbed
     die = [1, 30, str(tmp_path / "died")]  # in the second epoch
     given = {"cases": [{**case, "out": str(tmp_path / "killed")}], "die": die}
     torchrun(tmp_path, 2, given, restarts=1)
     assert (tmp_path / "died").exists()
-    whole, killed = (FieldwiseModel.load(tmp_path / name) for name in ("whole", "killed"))
-    assert np.array_equal(whole.rows, killed.rows)
+    assert np.array_equal(FieldwiseModel.load(tmp_path / "killed").rows, rows)
 
 
 @pytest.mark.parametrize(("before", "after", "groups"), [(2, 3, 1), (3, 2, 1), (2, 4, 2)])
@@ -271,8 +279,37 @@ def test_a_worker_that_does_not_come(stores, tmp_path):
     (process,) = started(2, {"cases": [case]}, ranks=[0])
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 2
-    assert "worker 0 of 2 did not meet the others at 127.0.0.1" in said
+    assert "worker 0 of 2 did not meet worker 1 at 127.0.0.1" in said
     assert time.monotonic() - begun < 40
+
+
+def test_a_network_is_cut_in_two(undisturbed, tmp_path):
+    """Two hosts that no longer reach each other: both end, in bounded time, with what to do; once
+    the network is whole the run goes on, to the bits of one that was never cut."""
+    case, rows = undisturbed
+    case, mark = {**case, "out": str(tmp_path / "m")}, tmp_path / "waiting"
+    with ExitStack() as stack:
+        try:
+            hosts, address, cable = stack.enter_context(two_hosts())
+        except OSError as error:
+            pytest.skip(f"no network namespaces can be made here: {error}")
+        where = {"hosts": hosts, "MASTER_ADDR": address}
+        given = {"cases": [{**case, "silent": 5}], "wait": [1, 30, str(mark)]}
+        processes = started(2, given, **where)
+        while not mark.exists():
+            assert all(process.poll() is None for process in processes), "a worker ended early"
+            time.sleep(0.05)
+        cable("down")
+        mark.unlink()
+        begun = time.monotonic()
+        said = ended(processes, expect=2)
+        assert time.monotonic() - begun < 60
+        for rank in (0, 1):
+            assert f"worker {rank} of 2 lost another one" in said[rank]
+            assert "--resume" in said[rank]
+        cable("up")
+        launched(2, {"cases": [{**case, "resume": True}]}, **where)
+    assert np.array_equal(FieldwiseModel.load(tmp_path / "m").rows, rows)
 
 
 def test_workers_with_other_data_are_refused(stores, tmp_path):

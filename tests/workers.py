@@ -7,15 +7,18 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["free_port", "launched", "started"]
+__all__ = ["ended", "free_port", "launched", "started", "torchrun", "two_hosts"]
 
 # Every case is one model: train_table's arguments by name, TrainSettings apart. `die` is a worker
-# and the number of its steps after which it is killed, once: the file it names is there then.
+# and the number of its steps after which it is killed, once: the file it names is there then. After
+# those of `wait` it makes its file, and goes on when it is gone.
 SCRIPT = """
-import json, os, signal, sys, warnings
+import json, os, signal, sys, time, warnings
 from pathlib import Path
 import fieldwise.distributed as distributed
 from fieldwise.callbacks import TensorBoardLogger
@@ -29,17 +32,21 @@ warnings.simplefilter("ignore")
 mended()
 given = json.loads(sys.argv[1])
 rank = int(os.environ["RANK"])
-if "die" in given:
-    worker, after, once = given["die"]
+how = next((how for how in ("die", "wait") if how in given), None)
+if how:
+    worker, after, mark = given[how]
     step = ShardedEngine._forward
 
-    def mortal(engine, *data):
-        if rank == worker and engine.n_steps == after and not Path(once).exists():
-            Path(once).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+    def watched(engine, *data):
+        if rank == worker and engine.n_steps == after and not Path(mark).exists():
+            Path(mark).touch()
+            if how == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            while Path(mark).exists():
+                time.sleep(0.05)
         return step(engine, *data)
 
-    ShardedEngine._forward = mortal
+    ShardedEngine._forward = watched
 if len(given["cases"]) > 1:
     import torch.distributed
     torch.distributed.init_process_group("gloo")
@@ -61,6 +68,32 @@ for case in given["cases"]:
 """
 
 
+@contextmanager
+def two_hosts() -> Iterator[tuple[list[str], str, Callable[[str], None]]]:
+    """Two network namespaces with a cable between them: their names, the address of the first, and
+    what sets the cable `down` or `up`. Raises OSError where the machine does not allow that."""
+    names, ends = [[f"{kind}{os.getpid()}{side}" for side in "ab"] for kind in ("fw", "fv")]
+
+    def ip(*words: str) -> None:
+        done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise OSError(done.stderr.strip())
+
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+        for k, (name, end) in enumerate(zip(names, ends, strict=True)):
+            ip("link", "set", end, "netns", name)
+            ip("-n", name, "addr", "add", f"10.77.0.{k + 1}/24", "dev", end)
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "set", end, "up")
+        yield names, "10.77.0.1", lambda state: ip("-n", names[1], "link", "set", ends[1], state)
+    finally:
+        for name in names:  # and the cable with them
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -68,9 +101,14 @@ def free_port() -> int:
 
 
 def started(
-    n: int, given: dict[str, Any], ranks: list[int] | None = None, **more: str
+    n: int,
+    given: dict[str, Any],
+    ranks: list[int] | None = None,
+    hosts: list[str] | None = None,
+    **more: str,
 ) -> list[subprocess.Popen]:
-    """Some of n workers, all if not said which, as a launcher starts them."""
+    """Some of n workers, all if not said which, as a launcher starts them; on hosts of their own,
+    which are network namespaces of this machine, or all on it. `more` is environment."""
     port = free_port()
     out = []
     for rank in range(n) if ranks is None else ranks:
@@ -84,7 +122,8 @@ def started(
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
             **more,
         }
-        command = [sys.executable, "-c", SCRIPT, json.dumps(given)]
+        there = ["ip", "netns", "exec", hosts[rank]] if hosts else []
+        command = [*there, sys.executable, "-c", SCRIPT, json.dumps(given)]
         out.append(
             subprocess.Popen(
                 command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -93,16 +132,23 @@ def started(
     return out
 
 
-def launched(n: int, given: dict[str, Any], expect: int | None = 0, **more: str) -> list[str]:
-    """What n workers write on standard error, once they all have ended; `more` is environment."""
-    processes = started(n, given, **more)
+def launched(n: int, given: dict[str, Any], expect: int | None = 0, **more: Any) -> list[str]:
+    """What n workers write on standard error, once they all have ended; `more` as in `started`."""
+    return ended(started(n, given, **more), expect)
+
+
+def ended(processes: list[subprocess.Popen], expect: int | None = 0) -> list[str]:
+    """What these write on standard error; they are killed if they do not end by themselves."""
     try:
         said = [process.communicate(timeout=240)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
+            process.wait()
     if expect is not None:
-        assert [process.returncode for process in processes] == [expect] * n, "\n".join(said)
+        assert [process.returncode for process in processes] == [expect] * len(processes), (
+            "\n".join(said)
+        )
     return said
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -20,6 +22,7 @@ __all__ = ["TorchPeers", "joined", "world"]
 CONNECT_SECONDS = 120.0  # until every worker must have come
 SILENT_SECONDS = 300.0  # without a word from another, after which it is taken for lost
 HEARTBEAT_SECONDS = 2.0
+INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 T = TypeVar("T")
 
 
@@ -38,7 +41,9 @@ def world() -> tuple[int, int] | None:
 
 
 @contextmanager
-def joined(n_groups: int = 1, connect: float = CONNECT_SECONDS) -> Iterator[TorchPeers]:
+def joined(
+    n_groups: int = 1, connect: float = CONNECT_SECONDS, silent: float = SILENT_SECONDS
+) -> Iterator[TorchPeers]:
     """This process among the others that a launcher started, or those of a group it is in."""
     try:
         import torch.distributed as dist
@@ -52,16 +57,20 @@ def joined(n_groups: int = 1, connect: float = CONNECT_SECONDS) -> Iterator[Torc
     rank, size = found
     grid = Grid(rank, size, n_groups)
     is_mine = not dist.is_initialized()
+    absent: list[int] = []
     try:
         try:
+            _choose_interface()
             if is_mine:
-                _meet(rank, size, connect)
-            peers = TorchPeers(grid)
-        except (RuntimeError, ValueError, OSError) as error:
+                _meet(rank, size, connect, absent)
+            peers = TorchPeers(grid, silent)
+        except (RuntimeError, KeyError, ValueError, OSError) as error:
             where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+            others = f"worker {', '.join(map(str, absent))}" if absent else "the others"
             raise TrainingError(
-                f"worker {rank} of {size} did not meet the others at {where} within "
-                f"{connect:g} s: start all {size}, and let them reach that address"
+                f"worker {rank} of {size} did not meet {others} at {where} within {connect:g} s: "
+                f"start all {size}, and let them reach that address and each other (of a host with "
+                "several networks, GLOO_SOCKET_IFNAME names the one between them)"
             ) from error
         yield peers
     finally:
@@ -69,17 +78,52 @@ def joined(n_groups: int = 1, connect: float = CONNECT_SECONDS) -> Iterator[Torc
             dist.destroy_process_group()
 
 
-def _meet(rank: int, size: int, connect: float) -> None:
+def _meet(rank: int, size: int, connect: float, absent: list[int]) -> None:
+    """Wait for all workers, and connect to each; who has not come is `absent` where that fails."""
     import torch.distributed as dist
-    from torch.distributed.distributed_c10d import PrefixStore
-    from torch.distributed.rendezvous import rendezvous
+    from torch.distributed.distributed_c10d import PrefixStore, TCPStore
 
     limit = timedelta(seconds=connect)
-    store, _, _ = next(rendezvous("env://", timeout=limit))
+    is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by torchrun
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    hosted = TCPStore(
+        *(address, port),
+        is_master=rank == 0 and not is_hosted,
+        timeout=limit,
+        wait_for_workers=False,
+    )
     # Workers that are started again would find what the dead ones have left there.
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = PrefixStore(f"fieldwise-{again}", store)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
+    store = PrefixStore(f"fieldwise-{again}", hosted)
+    store.set(f"here-{rank}", "")
+    try:
+        store.wait([f"here-{k}" for k in range(size)], limit)
+    except RuntimeError:
+        absent += [k for k in range(size) if not store.check([f"here-{k}"])]
+        raise
+    # gloo tries to connect five times for as long as it is given.
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit / 5)
+
+
+def _choose_interface() -> None:
+    """Let gloo use the network interface by which the first worker is reached. By itself it takes
+    the address of this host's name, which on many machines leads back to the machine itself."""
+    if "GLOO_SOCKET_IFNAME" in os.environ:
+        return
+    try:
+        import fcntl
+
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((os.environ["MASTER_ADDR"], 1))  # sends nothing
+            mine = socket.inet_aton(probe.getsockname()[0])
+            for _, name in socket.if_nameindex():
+                with suppress(OSError):  # one without an address
+                    asked = struct.pack("256s", name.encode())
+                    if fcntl.ioctl(probe.fileno(), INTERFACE_ADDRESS, asked)[20:24] == mine:
+                        os.environ["GLOO_SOCKET_IFNAME"] = name
+                        return
+    except (ImportError, KeyError, OSError):  # not Linux, or IPv6 alone: gloo's own choice
+        return
 
 
 class TorchPeers:

@@ -27,7 +27,7 @@ from ..objective import Objective
 from ..problem import Problem
 from ..train import Fit, Running, TrainSettings, train
 from .grid import share_columns
-from .peers import CONNECT_SECONDS, TorchPeers, joined
+from .peers import CONNECT_SECONDS, SILENT_SECONDS, TorchPeers, joined
 from .shards import ShardedDisk, column_pairs
 
 __all__ = ["train_sharded", "train_table", "work_folder"]
@@ -46,15 +46,17 @@ def train_table(
     running: Running | None = None,
     n_groups: int = 1,
     connect: float = CONNECT_SECONDS,
+    silent: float = SILENT_SECONDS,
     **fitting: Any,
 ) -> FieldwiseModel | None:
     """What `fitting.train_table` does, by all workers of a run; the first one has the model.
 
-    All of them see the same folders, and meet within `connect` seconds. A launcher that starts a
-    run again after a worker died goes on from the last checkpoint.
+    All of them see the same folders, and meet within `connect` seconds. One that is not heard of
+    for `silent` seconds is taken for lost, and the run ends. A launcher that starts a run again
+    after a worker died goes on from the last checkpoint.
     """
     out = Path(out)
-    with joined(n_groups, connect) as peers:
+    with joined(n_groups, connect, silent) as peers:
         own = _of_worker(running or Running(), peers)
         _refuse_unlike(peers, "versions", _versions())
         _refuse_unlike(peers, "data", str(data))

@@ -388,7 +388,15 @@ class GpuEngine:
             self._constrain()
 
     def _take(
-        self, scratch: _Scratch, found: _Sorted, k: int, x: Any, pull: Any, decay: Any, *, adds: bool
+        self,
+        scratch: _Scratch,
+        found: _Sorted,
+        k: int,
+        x: Any,
+        pull: Any,
+        decay: Any,
+        *,
+        adds: bool,
     ) -> None:
         """The steps of the rows of batch k; or where it adds, their gradients into `pull`."""
         s, keys = self.settings, found.keys[k]
