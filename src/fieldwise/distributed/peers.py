@@ -81,12 +81,12 @@ def joined(
 def _meet(rank: int, size: int, connect: float, absent: list[int]) -> None:
     """Wait for all workers, and connect to each; who has not come is `absent` where that fails."""
     import torch.distributed as dist
-    from torch.distributed.distributed_c10d import PrefixStore, TCPStore
+    from torch.distributed.distributed_c10d import PrefixStore
 
     limit = timedelta(seconds=connect)
     is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by torchrun
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    hosted = TCPStore(
+    hosted = dist.TCPStore(  # type: ignore[attr-defined]  # it is there
         *(address, port),
         is_master=rank == 0 and not is_hosted,
         timeout=limit,
