@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-bound bench-compare bench-presets bench-serve bench-update bench-scale clean
+.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-bound bench-compare bench-presets bench-serve bench-update bench-scale docs clean
 
 setup: $(READY)
 
@@ -83,5 +83,9 @@ bench-scale: $(READY)
 bench-update: $(READY)
 	$(BIN)/python -m benchmarks.update
 
+# The manual, into site/: open site/index.html, no server or network is needed.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 clean:
-	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .coverage
+	rm -rf $(VENV) demo site .mypy_cache .pytest_cache .ruff_cache .coverage

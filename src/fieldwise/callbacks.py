@@ -99,6 +99,8 @@ class MLflowLogger(Logger):
     """Writes a run to MLflow: metrics of every epoch; in the end settings, metrics of the model
     that was kept (`final_...`), and its folder as the artifact `model`.
 
+    Parameters
+    ----------
     store : a folder, for a database and files of its own; or any tracking URI. None is MLflow's own
         choice (MLFLOW_TRACKING_URI), and where a run of MLflow is active, that run.
     experiment : its name; made where there is none.
@@ -212,7 +214,10 @@ class TensorBoardLogger(Logger):
     """Writes a run as event files: losses of every epoch, a curve for each step that is tried; in
     the end settings as text and metrics of the model that was kept (`final/...`).
 
+    Parameters
+    ----------
     folder : each run gets a folder in it, named by the time it begins and `name`.
+    name : of the run; None is its time alone.
     """
 
     def __init__(self, folder: str | Path = "runs", *, name: str | None = None) -> None:

@@ -55,26 +55,35 @@ rank_base : ranks grow as the logarithm of a field's size to this base instead.
 learning_rate : Adagrad's step; None tries some and keeps the one that is best on held-out rows.
 shrinkage : how strongly a category's weights are pulled to 0, the more the fewer rows have it; None
     is 1, and of few rows 10 is tried too; 0 where `weight_decay` is set.
-weight_decay, penalty : the paper's decay of rows present in a batch, whatever their counts, and the
-    weight of the variance and mean-norm constraints.
-max_variance, max_mean : hard bounds of the same two, a field each.
-batch_size, reg_every : rows a step and steps between penalties; None adapts them to the table.
+weight_decay : the paper's decay of rows present in a batch, whatever their counts; None is 0.
+penalty : how strongly the models of a field are drawn to their mean, and that to 0.
+max_variance : a hard bound of how far the models of a field may be from their mean; None is none.
+max_mean : a hard bound of the norm of that mean; None is none.
+batch_size : rows a step; None is 2,048, and fewer for small tables.
+reg_every : steps between penalties; None is 1,000, or an epoch where that is less.
 averages : tables of an epoch's second half whose mean is kept; 1 is its last, as in the paper.
-epochs, patience : at most so many epochs, fewer once so many brought nothing on held-out rows.
+epochs : at most so many.
+patience : training ends after so many epochs that brought nothing on held-out rows.
 validation_fraction : share of the rows held out for that where `eval_set` is not given.
-loss : of a regressor "squared", "absolute", "huber" (straight beyond `delta`) or "poisson"; a
-    classifier knows its own.
+loss : of a regressor "squared", "absolute", "huber" or "poisson"; a classifier knows its own.
+delta : where the loss "huber" turns from a square to a straight line, in units of y.
 combine : how the fields' scores become a prediction: "sum", "weighted" (by learned weights, none
     below 0), "vote" (every field is trained by itself; see `predict`), "weighted_vote" (of
     classes; the votes count by weights, found on held-out rows where there are any) or "boosted"
     (by trees, which read evidence and numbers too). None is "sum", or what the preset says.
 component : what a category's model is: "linear" over the other fields, or "fm", a small
     factorisation machine, which sees pairs of them too; slow, see docs/tasks.md.
-n_members, bagging : so many models with other starting values are trained at once and averaged,
-    each on rows drawn with replacement where `bagging` is true.
+n_members : so many models with other starting values are trained at once and averaged.
+bagging : each member is trained on rows drawn with replacement.
 aggregate : train on each distinct row once, with its weight and mean target.
 sampling_rate : the share of rows of the first class that was kept; chances are set right.
-kinds, drop, min_count, unseen, n_bins, fields : see `FieldEncoder`.
+kinds : what a column is, where the guess is wrong: a dict of column to "category", "numeric",
+    "time", "quantile", "log2", "linear" or "list:|".
+drop : columns to leave out.
+min_count : categories seen less often share the rare row of their field.
+unseen : what a value never seen in training scores as: "mean" of its field, "rare", or "error".
+n_bins : bins of a number, at most.
+fields : settings of single fields, such as {"age": {"edges": (18, 65)}}; see `Field`.
 warm_start : go on from the last `fit`; new categories are added.
 random_state : a whole number; None is 0. The same seed gives the same bits.
 device : "cpu", "cuda", or "auto": a GPU where there is one and the table is large.

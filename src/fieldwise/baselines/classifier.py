@@ -31,12 +31,15 @@ class BaselineClassifier(ClassEstimator):
     ----------
     kind : "LR", "GBDT", "FM", "FFM", "RaFM", "LLFM", "DeepFM", "IPNN", "OPNN", "CatBoost" or
         "HistGradientBoosting". Trees learn two classes or more, the others two.
-    learning_rate, weight_decay : Adagrad's step and the decay of rows in a batch; CatBoost and
-        HistGradientBoosting have their own learning_rate.
+    learning_rate : Adagrad's step; of CatBoost and HistGradientBoosting their own.
+    weight_decay : of rows in a batch.
     rank : the length of vectors, of FM, FFM, LLFM, DeepFM, IPNN and OPNN.
-    anchors : of LLFM. dropout : of DeepFM, IPNN and OPNN.
-    max_depth, num_leaves : of GBDT. depth : of CatBoost. max_leaf_nodes : of
-        HistGradientBoosting. None is what the method usually has.
+    anchors : the points of LLFM at which it has a factorisation machine.
+    dropout : the share of units left out by DeepFM, IPNN and OPNN.
+    max_depth : of the trees of GBDT.
+    num_leaves : of the trees of GBDT.
+    depth : of the trees of CatBoost.
+    max_leaf_nodes : of the trees of HistGradientBoosting. None is what a method usually has.
     epochs, patience, batch_size, validation_fraction, random_state, device, n_jobs : as
         `FieldwiseClassifier` has them.
     kinds, drop, min_count, unseen, n_bins, fields : see `FieldEncoder`.

@@ -1,0 +1,105 @@
+"""The manual as it is built: whole, without a network, as true as the package it is about."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import fieldwise
+from browser import CHROMIUM, Browser
+from fieldwise import maths
+from fieldwise.cli import app
+from pages import ROOT
+
+sys.path.insert(0, str(ROOT / "docs" / "theme"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Built as `make docs` does it: a link, an anchor or a picture that is missing is an error."""
+    folder = tmp_path_factory.mktemp("manual") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_public_name_is_in_the_reference(site):
+    anchors = set()
+    for page in (site / "reference").glob("*.html"):
+        anchors |= set(re.findall(r'<h\d id="fieldwise\.([\w.]+)"', page.read_text()))
+    public = set(fieldwise.__all__) - {"__version__"}
+    assert public <= {name.rpartition(".")[2] for name in anchors}
+
+
+def test_every_parameter_of_an_estimator_is_described(site):
+    page = (site / "reference" / "estimators.html").read_text()
+    classes = (
+        *("FieldwiseClassifier", "FieldwiseRegressor"),
+        *("FieldwiseFeatures", "BaselineClassifier"),
+    )
+    starts = [page.index(f'id="fieldwise.{name}"') for name in classes]
+    for name, start, end in zip(classes, starts, [*starts[1:], len(page)], strict=True):
+        terms = re.findall(r"<dt>(.*?)</dt>", page[start:end])
+        described = {word for term in terms for word in re.findall(r"<code>(\w+)</code>", term)}
+        assert set(getattr(fieldwise, name)().get_params()) <= described, name
+
+
+def test_every_command_and_option_is_in_the_reference(site):
+    page = (site / "reference" / "commands.html").read_text()
+    names = [command.callback.__name__ for command in app.registered_commands]
+    assert re.findall(r'<h2 id="([\w-]+)"', page) == [name.replace("_", "-") for name in names]
+    for option in ("--target", "--cluster", "--resume", "--no-quotes", "--forget"):
+        assert f"<code>{option}</code>" in page
+
+
+def test_all_of_the_maths_is_told(site):
+    text = (ROOT / "docs" / "maths.md").read_text()
+    shown = set(re.findall(r"fieldwise\.maths\.(\w+)", text))
+    aids = {"category_shares", "local", "main_slopes", "mean_rows", "pieces"}
+    assert set(maths.__all__) - aids <= shown
+    assert "def field_scores(" in re.sub(r"<[^>]+>", "", (site / "maths.html").read_text())
+
+
+def test_the_drawings_are_as_their_script_has_them():
+    from pictures import drawings
+
+    for name, svg in drawings().items():
+        assert (ROOT / "docs" / "images" / f"{name}.svg").read_text() == svg, (
+            f"{name}.svg is not what docs/theme/pictures.py draws; run it"
+        )
+
+
+def test_pictures_are_small():
+    pictures = [p for p in (ROOT / "docs" / "images").iterdir() if p.suffix == ".png"]
+    assert pictures
+    assert [p.name for p in pictures if p.stat().st_size > 300_000] == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
+def test_the_manual_opens_without_a_network(site):
+    """From a disk: nothing is asked for elsewhere, it can be searched, and it is dark at night."""
+    with Browser() as browser:
+        for name in ("index", "maths", "reference/estimators"):
+            for width, dark in ((1200, False), (360, True)):
+                tab = browser.open(site / f"{name}.html", width=width, dark=dark, drawn=False)
+                scheme = "slate" if dark else "default"
+                tab.wait(f"document.body?.dataset.mdColorScheme === '{scheme}'")
+                assert tab.requests() == []
+                assert tab.complaints() == []
+                assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        tab = browser.open(site / "index.html", drawn=False)
+        tab.wait("document.readyState === 'complete'")
+        tab.evaluate("document.querySelector('.md-search__input').focus()")
+        tab.call("Input.insertText", text="shrinkage")
+        tab.wait("document.querySelectorAll('.md-search-result__item').length > 2")
