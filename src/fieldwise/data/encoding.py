@@ -15,9 +15,10 @@ from typing import Any
 
 from ..errors import DataError, SchemaError, SettingError, StoreError
 from .chunks import Source
+from .inferring import infer_schema
 from .labels import TargetReader
 from .learn import Learner
-from .profiling import ColumnProfile, infer_schema, looks_at, profile
+from .profiling import ColumnProfile, looks_at, profile
 from .provisional import Reading, Spool, removed, write_all
 from .readers import format_schema, open_source, paths_of
 from .remote import is_remote, is_there, send
