@@ -253,7 +253,8 @@ def test_steps_are_as_small_as_trainings_last_ones(tmp_path):
     rows = visits(20_000, 0)
     store = encode(rows, tmp_path / "s", target="y")
     from fieldwise.data.words import StoredWords
-    from fieldwise.fitting import default_share, held_out_rows, objective_of, problem_of
+    from fieldwise.fitting import objective_of, problem_of
+    from fieldwise.held_out import default_share, held_out_rows
     from fieldwise.train import train
 
     words = StoredWords(store)

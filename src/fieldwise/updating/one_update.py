@@ -21,7 +21,7 @@ from ..data.shuffle import Rows, Table, gathered, wide_values
 from ..data.store import Store
 from ..data.vocabulary import Vocabulary
 from ..errors import SchemaError, SettingError
-from ..fitting import default_share, held_out_rows
+from ..held_out import default_share, held_out_rows
 from ..layout import Layout
 from ..losses import LOSSES
 from ..model import FieldwiseModel
