@@ -27,7 +27,8 @@ from fieldwise.data.words import StoredWords
 from fieldwise.engines import StepSettings, make_engine
 from fieldwise.explain import Marginals, bound_of, gap_by_field
 from fieldwise.explain.bound import Sample
-from fieldwise.fitting import held_out_rows, objective_of, problem_of
+from fieldwise.fitting import objective_of, problem_of
+from fieldwise.held_out import held_out_rows
 from fieldwise.layout import Layout
 from fieldwise.losses import LOSSES
 from fieldwise.objective import Objective

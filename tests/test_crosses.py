@@ -22,14 +22,14 @@ from fieldwise import (
     maths,
 )
 from fieldwise.crosses import Evidence, draw_folds, find_crosses
-from fieldwise.crosses.evidence import Rows
+from fieldwise.crosses.evidence import Observed
 
 
-def drawn(n: int = 60, seed: int = 0, n_targets: int = 1) -> tuple[Rows, np.ndarray]:
+def drawn(n: int = 60, seed: int = 0, n_targets: int = 1) -> tuple[Observed, np.ndarray]:
     rng = np.random.default_rng(seed)
     codes = np.stack([rng.integers(-1, 3, n), rng.integers(0, 4, n), rng.integers(0, 2, n)], axis=1)
     y = rng.integers(0, 2, (n, n_targets)).astype(float)
-    return Rows.of(codes, y, rng.integers(1, 4, n)), rng.integers(0, 4, n)
+    return Observed.of(codes, y, rng.integers(1, 4, n)), rng.integers(0, 4, n)
 
 
 def crossed(codes: np.ndarray, cross: tuple[int, ...]) -> np.ndarray:
@@ -65,7 +65,7 @@ def test_a_label_never_reaches_its_own_evidence(seed: int) -> None:
     y[at] = 1 - y[at]
     crosses = [(0,), (0, 1), (0, 1, 2)]
     _, (before,) = Evidence.learn(rows, crosses, [fold], n_folds=4)
-    _, (after,) = Evidence.learn(Rows.of(rows.codes, y, rows.w), crosses, [fold], n_folds=4)
+    _, (after,) = Evidence.learn(Observed.of(rows.codes, y, rows.w), crosses, [fold], n_folds=4)
     assert np.array_equal(before.evidence[at], after.evidence[at])
     assert not np.array_equal(before.evidence, after.evidence)
 
@@ -112,10 +112,10 @@ def test_the_search_finds_what_two_fields_say_together_and_nothing_in_noise() ->
     rng = np.random.default_rng(1)
     pair = ((codes[:, 1] + codes[:, 3]) % 2) * 0.6 + 0.2
     y = (rng.random(len(pair)) < pair).astype(float)
-    found = find_crosses(Rows.of(codes, y), range(5))
+    found = find_crosses(Observed.of(codes, y), range(5))
     assert found[0] == (1, 3)
     noise = rng.integers(0, 2, len(y)).astype(float)
-    assert find_crosses(Rows.of(codes, noise), range(5)) == []
+    assert find_crosses(Observed.of(codes, noise), range(5)) == []
 
 
 def logloss(chance: np.ndarray, y: np.ndarray) -> float:
@@ -253,7 +253,7 @@ def test_numbers_and_many_classes_have_evidence_too(table: Any) -> None:
 def test_weights_count_as_rows(table: Any) -> None:
     X, y = table
     twice = np.where(np.arange(len(y)) % 2, 2.0, 1.0)
-    rows = Rows.of(np.zeros((len(y), 1), np.int32), y, twice)
+    rows = Observed.of(np.zeros((len(y), 1), np.int32), y, twice)
     evidence, _ = Evidence.learn(rows, [(0,)])
     assert evidence.of(np.zeros((1, 1), np.int32)).seen[0, 0] == twice.sum()
     FieldwiseClassifier(preset="best").fit(X, y, sample_weight=twice)

@@ -32,7 +32,7 @@ from fieldwise import (
     SettingError,
 )
 from fieldwise.crosses import Evidence
-from fieldwise.crosses.evidence import Rows
+from fieldwise.crosses.evidence import Observed
 
 CROSS_FITTED = "fit_transform is cross-fitted, as that of TargetEncoder is, and transform is not"
 APART = {
@@ -115,7 +115,7 @@ def test_columns_of_new_rows_are_evidence_of_all_rows(table: Any) -> None:
     features = FieldwiseFeatures(crosses=PAIR, epochs=3).fit(X, y)
     encoder = FieldEncoder(min_count=1, resolutions=True)
     codes, _ = encoder.fit_codes(X)
-    evidence, _ = Evidence.learn(Rows.of(codes, y), [(0,), (1,), (2,), (0, 1)])
+    evidence, _ = Evidence.learn(Observed.of(codes, y), [(0,), (1,), (2,), (0, 1)])
     found = evidence.of(encoder.codes(new)[0])
     columns = features.transform(new)
     assert columns.dtype == np.float32

@@ -20,7 +20,7 @@ ROWS = [
     {"errors", "_lazy", "callbacks", "progress", "files", "tensors"},
     {"layout", "maths", "losses", "objective", "metrics", "packed"},
     {"engines", "data", "checkpoint"},
-    {"boosted", "crosses"},
+    {"boosted", "crosses", "held_out"},
     {"explain", "model_folder", "one_category", "problem", "ranking", "targets", "train"},
     {"model"},
     {"_estimator", "crossing", "estimators", "features", "fitting", "predicting"}

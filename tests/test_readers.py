@@ -14,7 +14,8 @@ from fieldwise import FieldEncoder
 from fieldwise.data import blocks
 from fieldwise.data.encoding import encode
 from fieldwise.data.frames import to_frame
-from fieldwise.data.profiling import infer_schema, profile
+from fieldwise.data.inferring import infer_schema
+from fieldwise.data.profiling import profile
 from fieldwise.data.readers import open_source
 from fieldwise.errors import DataError, FieldwiseError, SchemaError, SettingError
 

@@ -12,7 +12,8 @@ import pytest
 
 from fieldwise import encode, load_flights
 from fieldwise.data.encoding import load_vocabulary
-from fieldwise.data.profiling import infer_schema, profile
+from fieldwise.data.inferring import infer_schema
+from fieldwise.data.profiling import profile
 from fieldwise.data.readers import open_source
 
 TABLES = Path(__file__).parents[2] / "shared" / "data"

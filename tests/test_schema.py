@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldwise.data.profiling import infer_schema, profile
+from fieldwise.data.inferring import infer_schema
+from fieldwise.data.profiling import profile
 from fieldwise.data.readers import avazu_schema, criteo_schema, open_source
 from fieldwise.data.schema import Field, Schema, Target
 from fieldwise.errors import DataError, SchemaError

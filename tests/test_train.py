@@ -20,7 +20,8 @@ from fieldwise import checkpoint as checkpoints
 from fieldwise.data.encoding import load_vocabulary
 from fieldwise.data.shuffle import Rows
 from fieldwise.engines import make_engine
-from fieldwise.fitting import fit_store, held_out_rows
+from fieldwise.fitting import fit_store
+from fieldwise.held_out import held_out_rows
 from fieldwise.layout import Layout
 from fieldwise.problem import Problem
 from fieldwise.train import (

@@ -26,8 +26,7 @@ from fieldwise import (
     update,
 )
 from fieldwise.compress import compress
-from fieldwise.crosses.evidence import Evidence
-from fieldwise.crosses.evidence import Rows as Known
+from fieldwise.crosses.evidence import Evidence, Observed
 from fieldwise.data.encoding import encode
 from fieldwise.data.readers import open_source
 from fieldwise.fitting import fit_store, train_table
@@ -254,7 +253,8 @@ def test_steps_are_as_small_as_trainings_last_ones(tmp_path):
     rows = visits(20_000, 0)
     store = encode(rows, tmp_path / "s", target="y")
     from fieldwise.data.words import StoredWords
-    from fieldwise.fitting import default_share, held_out_rows, objective_of, problem_of
+    from fieldwise.fitting import objective_of, problem_of
+    from fieldwise.held_out import default_share, held_out_rows
     from fieldwise.train import train
 
     words = StoredWords(store)
@@ -504,9 +504,9 @@ def test_joined_sums_are_those_of_all_rows():
     codes[200:] += 2  # some were never seen before
     y, w = random.random((300, 2)), 0.5 + random.random(300)
     crosses = [(0,), (0, 2), (0, 1, 2)]
-    old, _ = Evidence.learn(Known.of(codes[:200], y[:200], w[:200]), crosses)
+    old, _ = Evidence.learn(Observed.of(codes[:200], y[:200], w[:200]), crosses)
     assert old.mean is not None
-    joined = old.joined(Known.of(codes[200:], y[200:], w[200:]), old.mean, keep=0.5)
+    joined = old.joined(Observed.of(codes[200:], y[200:], w[200:]), old.mean, keep=0.5)
     again = Evidence.from_bytes(joined.crosses, joined.shrink, joined.to_bytes(), joined.mean)
     weight = np.where(np.arange(300) < 200, 0.5, 1.0) * w
     for row in codes[::7]:
@@ -520,8 +520,8 @@ def test_joined_sums_are_those_of_all_rows():
                 assert found.evidence[0, k] == pytest.approx(
                     total / (count + old.shrink[k]), rel=1e-4
                 )
-    gone = old.joined(Known.of(codes[200:], y[200:], w[200:]), old.mean, keep=0.0)
-    fresh = Evidence.learn(Known.of(codes[200:], y[200:], w[200:]), crosses)[0]
+    gone = old.joined(Observed.of(codes[200:], y[200:], w[200:]), old.mean, keep=0.0)
+    fresh = Evidence.learn(Observed.of(codes[200:], y[200:], w[200:]), crosses)[0]
     assert [len(k.count) for k in gone._known] == [len(k.count) for k in fresh._known]
 
 

@@ -123,26 +123,10 @@ def fit_boosted(
     start: Boosted | None = None,
     show: bool | None = False,
 ) -> Boosted:
-    """Trees until the rows to judge by have seen no gain for a while. `copies` is how often every
-    row stands among those known; `start` are trees to add more to."""
+    """Trees, added until the rows to judge by have seen no gain for a while. `copies` is how often
+    every row is among the known ones; `start` are trees to add more to."""
     lightgbm = need_trees()
-    few = len(known.y) // copies < FEW
-    settings = {
-        **SETTINGS,
-        "learning_rate": 0.03 if few else 0.05,
-        "objective": OBJECTIVES[head.loss],
-        "min_data_in_leaf": max(1, min(LEAF, len(known.y) // copies // 20)) * copies,
-        "num_threads": n_jobs or 0,
-        "deterministic": True,
-        "force_row_wise": True,
-        "verbosity": -1,
-    }
-    if head.loss == "logistic" and ((known.y > 0) & (known.y < 1)).any():
-        settings["objective"] = "cross_entropy"  # shares of trials
-    if head.loss == "softmax":
-        settings["num_class"] = head.size
-    if head.loss == "huber":
-        settings["alpha"] = head.delta
+    settings = _settings(known, head, copies, n_jobs)
 
     def sets() -> list[Any]:
         data = lightgbm.Dataset(known.features, known.y, weight=known.w, params=settings)
@@ -170,6 +154,28 @@ def fit_boosted(
         best = trees.best_iteration if judges else trees.current_iteration()
         members.append(trees.model_to_string(num_iteration=best))
     return Boosted(members, head.size, shift)
+
+
+def _settings(known: Examples, head: Head, copies: int, n_jobs: int | None) -> dict[str, Any]:
+    """What LightGBM is told, for examples of which every row is there `copies` times."""
+    n_rows = len(known.y) // copies
+    settings = {
+        **SETTINGS,
+        "learning_rate": 0.03 if n_rows < FEW else 0.05,
+        "objective": OBJECTIVES[head.loss],
+        "min_data_in_leaf": max(1, min(LEAF, n_rows // 20)) * copies,
+        "num_threads": n_jobs or 0,
+        "deterministic": True,
+        "force_row_wise": True,
+        "verbosity": -1,
+    }
+    if head.loss == "logistic" and ((known.y > 0) & (known.y < 1)).any():
+        settings["objective"] = "cross_entropy"  # shares of trials
+    if head.loss == "softmax":
+        settings["num_class"] = head.size
+    if head.loss == "huber":
+        settings["alpha"] = head.delta
+    return settings
 
 
 def refitted(trees: Boosted, known: Examples, decay: float, n_jobs: int | None = None) -> Boosted:

@@ -18,8 +18,7 @@ import numpy as np
 
 from .boosted import Examples, fit_boosted, judged, need_trees
 from .crosses import Evidence, draw_folds, find_crosses
-from .crosses.evidence import FOLDS, Fitted
-from .crosses.evidence import Rows as Known
+from .crosses.evidence import FOLDS, Fitted, Observed
 from .data.schema import Schema, slot_positions
 from .data.shuffle import Rows, gathered
 from .errors import DataError, SettingError, unknown_column
@@ -45,12 +44,13 @@ __all__ = [
     "fit_crossed",
     "layout_for",
     "learn_evidence",
+    "n_copies",
+    "tree_examples",
 ]
 
 PRESETS = ("fast", "glass", "best")
 FLOOR = 30  # of a model that reads evidence: what there is to know of rarer ones it has there
-STACKED = 50_000  # rows; fewer are taken three times, each time with other folds
-COPIES = 3
+FEW, COPIES = 50_000, 3  # fewer rows are taken three times, each time with other folds
 SCORE_FOLDS = 5
 # Evidence says much at once, so steps are small and shrinkage strong, by the validation rows of
 # seven tables. Of many rows an epoch tells which step is best, and it may be a larger one.
@@ -73,7 +73,7 @@ class Crossing:
         if not isinstance(self.floor, Integral) or self.floor < 1:
             raise SettingError(f"min_count={self.floor!r} must be a whole number of at least 1")
 
-    def chosen(self, schema: Schema, known: Known, running: Running, seed: int) -> list[Any]:
+    def chosen(self, schema: Schema, known: Observed, running: Running, seed: int) -> list[Any]:
         """The crosses as slots, fields by themselves first."""
         singles = crossable(schema)
         if self.crosses == "none":
@@ -196,7 +196,7 @@ def fit_crossed(
     n, seed = len(parts.known["codes"]), settings.seed
     if n < FOLDS:
         raise DataError(f"{n} rows are fewer than the {FOLDS} folds of crosses; set crosses='none'")
-    copies = COPIES if n < STACKED else 1
+    copies = n_copies(n)
     learned = (words.schema, parts.known, head, crossing, running, seed, copies)
     evidence, fitted = learn_evidence(*learned)
     crossed = _vocabulary(words, evidence, fitted, crossing)
@@ -217,10 +217,10 @@ def fit_crossed(
     )
     rates = None
     if not crossing.boosted:
-        rates = GLASS_RATES if n < STACKED else MANY_RATES
+        rates = GLASS_RATES if n < FEW else MANY_RATES
         if settings.weight_decay is None and settings.shrinkage is None:
             settings = replace(settings, shrinkage=GLASS_SHRINKAGE)
-    probe = not crossing.boosted and n >= STACKED
+    probe = not crossing.boosted and n >= FEW
     fit = train(problem, settings, _kept_apart(running, "fields"), rates=rates, probe=probe)
     model = FieldwiseModel.of(crossed, problem, fit, asdict(fit.settings))
     model = replace(model, settings={**model.settings, "rows": n})
@@ -228,6 +228,11 @@ def fit_crossed(
         scores = cross_fitted_scores(crossed, problem, fit, running)
         model = _with_trees(model, known, judge, np.concatenate([scores] * copies), running)
     return model, fit
+
+
+def n_copies(n_rows: int) -> int:
+    """How often so many rows are trained on, each time with evidence of other folds."""
+    return COPIES if n_rows < FEW else 1
 
 
 def _vocabulary(
@@ -257,7 +262,7 @@ def learn_evidence(
 ) -> tuple[Evidence, list[Fitted]]:
     """The evidence of fields and crosses, and what it says of these rows, cross-fitted so many
     times with other folds."""
-    rows = Known.of(known["codes"], evidence_targets(head, known["target"]), known.get("weight"))
+    rows = Observed.of(known["codes"], evidence_targets(head, known["target"]), known.get("weight"))
     crosses = crossing.chosen(schema, rows, running, seed)
     folds = [draw_folds(len(rows.y), seed + 1000 * k) for k in range(copies)]
     return Evidence.learn(rows, crosses, folds, n_jobs=running.n_jobs)
@@ -286,20 +291,13 @@ def _with_trees(
 ) -> FieldwiseModel:
     """The model with trees over its scores; `scores` are those of the rows known, cross-fitted."""
     head, n_values = model.objective.heads[0], len(model.schema.valued)
-
-    def examples(rows: Rows, z: np.ndarray) -> Examples:
-        found = rows.read(0, rows.n_rows)
-        features = np.concatenate([z, found["values"][:, n_values:]], axis=1)
-        weight = found["weight"][:, 0] if "weight" in found else None
-        return Examples(features, found["target"][:, 0], weight)
-
     to_judge = None
     if judge is not None:
         whole = judge.read(0, judge.n_rows)
         z = model.score_codes(whole["codes"], whole["values"], running.n_jobs)
-        to_judge = examples(judge, z.reshape(len(z), -1))
+        to_judge = tree_examples(whole, z, n_values)
     boosted = fit_boosted(
-        examples(known, scores),
+        tree_examples(known.read(0, known.n_rows), scores, n_values),
         to_judge,
         head,
         copies=known.n_rows // model.settings["rows"],
@@ -310,6 +308,15 @@ def _with_trees(
     )
     metrics = model.metrics if to_judge is None else judged(boosted, to_judge, head)
     return replace(model, boosted=boosted, metrics=metrics)
+
+
+def tree_examples(rows: Mapping[str, np.ndarray], z: np.ndarray, n_values: int) -> Examples:
+    """What trees learn from: scores z (n,) or (n, K), and beside them what the rows have after the
+    values of their fields, of which there are `n_values`."""
+    scores = z.reshape(len(z), -1).astype(np.float32)
+    features = np.concatenate([scores, rows["values"][:, n_values:]], axis=1)
+    weight = rows["weight"][:, 0] if "weight" in rows else None
+    return Examples(features, rows["target"][:, 0], weight)
 
 
 def as_trained(fit: Fit) -> TrainSettings:

@@ -2,8 +2,8 @@
 
     X, y -> Evidence and a field-wise model -> score | evidence of fields and crosses | seen
 
-Columns for the rows that were learned from are cross-fitted: no label is among what its own row is
-told. Columns for other rows are of all rows that were learned from.
+Columns for the rows that were learned from are cross-fitted: a row's own label is in none of its
+columns. Columns for other rows are made of all rows that were learned from.
 """
 
 from __future__ import annotations

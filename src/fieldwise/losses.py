@@ -13,7 +13,7 @@ import numpy as np
 
 from .errors import DataError
 
-__all__ = ["LOSSES", "Loss", "log_odds", "sigmoid", "softmax"]
+__all__ = ["LOSSES", "Loss", "check_target", "log_odds", "sigmoid", "softmax"]
 
 Pair = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
 LARGEST = 30.0  # of a poisson score: its exponential is still a number

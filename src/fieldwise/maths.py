@@ -43,7 +43,9 @@ __all__ = [
     "reach",
     "scores",
     "shapley",
+    "shared_decay",
     "shrinkage",
+    "starting_rows",
     "variances",
 ]
 

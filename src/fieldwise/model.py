@@ -68,7 +68,7 @@ class FieldwiseModel:
     moments: np.ndarray | None = None  # (d, 2), where fields carry values
     boosted: Boosted | None = None  # what makes the prediction of the scores, where it is no sum
     lineage: list[dict[str, Any]] = field(default_factory=list)  # an entry an update
-    _told: set[str] = field(default_factory=set, repr=False)  # fields whose unseen values were
+    _told: set[str] = field(default_factory=set, repr=False)  # fields that were warned of
 
     @classmethod
     def of(
@@ -347,7 +347,7 @@ class FieldwiseModel:
 
     @cached_property
     def learned(self) -> Learned:
-        """Everything there is to say of what was learned, by name."""
+        """What explanations are made from; computed once, when the first is asked for."""
         from .explain.learned import Learned
 
         return Learned(
@@ -413,7 +413,7 @@ class FieldwiseModel:
         return {name: count / n_rows for name, count in pairs if count}
 
     def _tell_unseen(self, shares: Mapping[str, float]) -> None:
-        """A warning, once a field."""
+        """Warn of values never seen in training, once a field."""
         fresh = [name for name in shares if name not in self._told]
         self._told.update(fresh)
         if fresh:
@@ -494,4 +494,5 @@ class FieldwiseModel:
         return cls(**read_model(Path(path)))
 
 
-FieldwiseModel.rows = _Rows()  # type: ignore[assignment]  # which models share, as any property
+# Not in the class: a dataclass would take it for the field's default.
+FieldwiseModel.rows = _Rows()  # type: ignore[assignment]

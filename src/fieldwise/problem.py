@@ -17,8 +17,8 @@ from .objective import Objective
 from .targets import Scale, weights_of
 
 __all__ = [
+    "EngineRows",
     "Problem",
-    "Ready",
     "Scorer",
     "evaluate",
     "judge_rows",
@@ -72,9 +72,9 @@ class Problem:
         return None if self.held_out is None else (self.rows, self.held_out)
 
 
-class Ready:
-    """The rows of a table as engines take them: values of all slots, targets in the engine's
-    measure, and weights."""
+class EngineRows:
+    """A table whose rows are as engines take them: with a value for every slot, targets in the
+    engine's measure, and weights."""
 
     def __init__(
         self, rows: Table, problem: Problem, scale: Scale, *, bagging: bool, seed: int

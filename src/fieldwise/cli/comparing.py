@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +29,7 @@ from .options import (
     Threads,
     Unseen,
     Weight,
+    console,
     locate,
     reading_of,
 )
@@ -313,16 +313,15 @@ def _print(
 ) -> None:
     """A table of cells, the best row bold, and the files that were written."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD)
     for k, name in enumerate(headings):
         table.add_column(name, justify="right" if k else "left", overflow="fold")
     for shown, is_best in rows:
         table.add_row(*map(Text, shown), style="bold" if is_best else None)
-    console.print(table)
+    to = console(160, markup=False)
+    to.print(table)
     written = sorted(p.name for pattern in files for p in out.glob(pattern))
-    console.print(f"{out}: {', '.join(written)}")
+    to.print(f"{out}: {', '.join(written)}")

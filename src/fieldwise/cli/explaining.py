@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ import typer
 
 from ..errors import SettingError
 from .models import Model
-from .options import AsJson, Quiet, Separator, locate
+from .options import AsJson, Quiet, Separator, console, locate
 
 __all__ = ["category", "explain"]
 
@@ -134,12 +133,6 @@ def _tell_trees(model: Any) -> None:
         )
 
 
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
-
-
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> Any:
     """Numbers to the right of the first columns, which are words."""
     from rich import box
@@ -155,7 +148,7 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], word
 
 
 def _say(text: str) -> None:
-    _console().print(_plain(text))
+    console(markup=False).print(_plain(text))
 
 
 def _plain(text: str) -> str:
@@ -164,7 +157,7 @@ def _plain(text: str) -> str:
 
 
 def _show_card(card: Any) -> None:
-    console = _console()
+    to = console(markup=False)
     _say(f"{card.field} = {card.category}, of {card.output}")
     if card.note:
         _say(card.note)
@@ -189,11 +182,11 @@ def _show_card(card: Any) -> None:
                 rows.append((*head, p.category, *numbers))
     if rows:
         heads = ("field", "", "category", "weight", "together", "seen")
-        console.print(_table("Its strongest partners", heads, rows, words=3))
+        to.print(_table("Its strongest partners", heads, rows, words=3))
 
 
 def _show_comparison(found: Any) -> None:
-    console = _console()
+    to = console(markup=False)
     _say(f"{found.field}: {found.first} and {found.second}, of {found.output}")
     for k, name in enumerate((found.first, found.second)):
         _say(
@@ -212,14 +205,14 @@ def _show_comparison(found: Any) -> None:
         for d in found.differences
     ]  # fmt: skip
     heads = ("field", "category", found.first, found.second, "difference", "together", "seen")
-    console.print(_table("Where they differ most", heads, rows, words=2))
+    to.print(_table("Where they differ most", heads, rows, words=2))
 
 
 def _show(numbers: dict[str, Any]) -> None:
     from ..explain.shapes import by_share, top_pairs
     from ..report.text import headline
 
-    console = _console()
+    to = console(markup=False)
     _say(headline(numbers))
     fields = [numbers["fields"][i] for i in by_share(numbers["fields"])]
     rows = [
@@ -229,9 +222,9 @@ def _show(numbers: dict[str, Any]) -> None:
     ]  # fmt: skip
     title = "Fields, by their share of the score's variance"
     heads = ["field", "kind", "categories", "importance", "alone", "in pairs"]
-    console.print(_table(title, heads, rows, words=2))
+    to.print(_table(title, heads, rows, words=2))
     pairs = [(a, b, f"{s:.2%}") for a, b, s in top_pairs(numbers["fields"], numbers["pairs"])]
-    console.print(_table("Pairs of fields", ("field", "and", "share"), pairs[:10], words=2))
+    to.print(_table("Pairs of fields", ("field", "and", "share"), pairs[:10], words=2))
     odd = [
         (
             c["field"],
@@ -243,7 +236,7 @@ def _show(numbers: dict[str, Any]) -> None:
         for c in numbers["odd"][:10]
     ]
     heads = ["field", "category", "seen", "distance", "typically"]
-    console.print(_table("Categories that stand apart", heads, odd, words=2))
+    to.print(_table("Categories that stand apart", heads, odd, words=2))
     for title, body in (("held out", numbers["summary"]["metrics"]), ("on this table",
                         numbers["data_metrics"])):  # fmt: skip
         if body:
@@ -256,4 +249,4 @@ def _show(numbers: dict[str, Any]) -> None:
             for s in numbers["slices"][:10]
         ]  # fmt: skip
         heads = ["field", "category", "rows", "loss", "over all rows'"]
-        console.print(_table("Where the loss is highest", heads, worst, words=2))
+        to.print(_table("Where the loss is highest", heads, worst, words=2))

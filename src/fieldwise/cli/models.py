@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -37,6 +36,7 @@ from .options import (
     Unseen,
     Weight,
     Workers,
+    console,
     crosses_of,
     locate,
     on_ray,
@@ -325,13 +325,12 @@ def predict(
 def info(model: Model) -> None:
     """What a model is: its fields, their importance, how it was trained and how good it was."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     from ..model import FieldwiseModel
 
     loaded = FieldwiseModel.load(model)
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    to = console()
     table = Table(title=str(model), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("field")
     for name in ("kind", "categories", "rank", "importance"):
@@ -342,19 +341,19 @@ def info(model: Model) -> None:
         field = loaded.schema[name]
         kind = field.binning or field.part or field.kind
         table.add_row(name, kind, f"{sizes[name]:,}", str(ranks[name]), f"{value:.4f}")
-    console.print(table)
-    console.print(f"{loaded.layout.n_parameters:,} parameters")
+    to.print(table)
+    to.print(f"{loaded.layout.n_parameters:,} parameters")
     if loaded.compression:
         change = loaded.compression["certificate"]["largest_change"]
-        console.print(f"compressed: no score is more than {change:.3g} from what it was")
+        to.print(f"compressed: no score is more than {change:.3g} from what it was")
     for head, target in zip(loaded.objective.heads, loaded.schema.targets, strict=True):
         known = f", classes {', '.join(target.classes)}" if target.classes else ""
-        console.print(f"learns {target.column}: {head.loss} loss{known}")
+        to.print(f"learns {target.column}: {head.loss} loss{known}")
     for title, body in (("held out", loaded.metrics), ("settings", loaded.settings)):
         pairs = ", ".join(
             f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in body.items()
         )
-        console.print(f"{title}: {pairs}")
+        to.print(f"{title}: {pairs}")
 
 
 def demo() -> None:

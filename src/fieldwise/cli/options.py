@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +36,7 @@ __all__ = [
     "Unseen",
     "Weight",
     "Workers",
+    "console",
     "crosses_of",
     "kinds_of",
     "learned",
@@ -95,6 +97,13 @@ Cluster = Annotated[str | None, typer.Option(help="ray: by workers of a Ray clus
 Workers = Annotated[int | None, typer.Option(min=1, help="How many, with --cluster.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def console(width: int = 120, **about: Any) -> Any:
+    """Where tables are printed; what is no terminal gets lines of `width` letters."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else width, highlight=False, **about)
 
 
 def on_ray(cluster: str | None, workers: int | None) -> bool:

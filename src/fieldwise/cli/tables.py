@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import partial
 from typing import Annotated, Any
 
@@ -29,6 +28,7 @@ from .options import (
     Unseen,
     Weight,
     Workers,
+    console,
     kinds_of,
     learned,
     locate,
@@ -83,10 +83,9 @@ def _share(share: float) -> str:
 
 def _print_inspection(found: dict[str, Any], title: str) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    to = console()
     table = Table(
         title=f"{title}: {found['n_rows']:,} rows", title_justify="left", box=box.SIMPLE_HEAD
     )
@@ -100,9 +99,9 @@ def _print_inspection(found: dict[str, Any], title: str) -> None:
         rows = "" if c["rows"] is None else f"{c['rows']:,}"
         shares = [_share(c[k]) for k in ("missing", "rare")]
         table.add_row(c["name"], c["kind"], c["dtype"], distinct, *shares, rows)
-    console.print(table)
+    to.print(table)
     cost = found["cost"]
-    console.print(
+    to.print(
         f"A model of rank {cost['rank']}: {cost['fields']} fields, {cost['rows']:,} rows, "
         f"{cost['parameters']:,} parameters, {cost['memory_mb']:,.0f} MB to train."
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +19,7 @@ from .options import (
     Quiet,
     Separator,
     Threads,
+    console,
     locate,
 )
 
@@ -113,7 +113,6 @@ def _told(about: dict[str, Any]) -> list[str]:
 def versions(model: Model, as_json: AsJson = False) -> None:
     """The versions of a model that are kept, and the one in use."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     from ..updating.versions import facts
@@ -123,7 +122,6 @@ def versions(model: Model, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([facts(version) for version in found], indent=1))
         return
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     table = Table(box=box.SIMPLE_HEAD)
     for name in ("version", "id", "when", "rows", "updates", "held out"):
         table.add_column(name, justify="right" if name in ("rows", "updates") else "left")
@@ -136,7 +134,7 @@ def versions(model: Model, as_json: AsJson = False) -> None:
             str(version.updates),
             _shown(version.metrics),
         )
-    console.print(table)
+    console().print(table)
 
 
 def rollback(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..baselines.methods import OURS, PAPERS, chosen_methods
+from ..data.planted import SHAPES as SIZES  # which planted tables have too
 from ..data.store import Store
 from ..data.words import StoredWords
 from ..errors import SettingError
@@ -24,17 +25,6 @@ from .run import TRAINING, Plan, Say, nothing_left, prepared, run_methods
 __all__ = ["PRESETS", "PUBLISHED", "SIZES", "reproduce"]
 
 N_ROWS = {"criteo": 45_840_617, "avazu": 40_428_967}
-SIZES = {
-    "criteo": (
-        46, 97, 116, 40, 221, 108, 81, 54, 91, 9, 29, 37, 53, 1415, 552, 56354, 52647, 294, 16,
-        11247, 620, 4, 26104, 4880, 56697, 3154, 27, 9082, 57057, 11, 3954, 1842, 5, 56892, 16, 16,
-        28840, 69, 23117,
-    ),
-    "avazu": (
-        241, 8, 8, 3697, 4614, 25, 5481, 329, 31, 381763, 1611748, 6793, 6, 5, 2509, 9, 10, 432, 5,
-        68, 169, 61,
-    ),
-}  # fmt: skip
 
 
 def _steps(rate: float, decay: float, **more: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from ..data.store import Store, is_store
 from ..data.words import StoredWords
 from ..errors import SettingError
 from ..files import write_atomically
-from ..fitting import held_out_rows, objective_of
+from ..fitting import objective_of
+from ..held_out import held_out_rows
 from ..layout import Layout
 from ..problem import Problem
 
@@ -82,30 +83,9 @@ def parted(
             f"a comparison is of classes, and {schema.targets[0].column!r} is numbers; "
             "for two classes use a column that holds 0 and 1"
         )
-    if cuts:
-        split = "given"
-        number = np.searchsorted(cuts, np.arange(store.n_rows), side="right")
-        masks = [number == k for k in range(3)]
-    else:
-        if not (validation > 0 and test > 0 and validation + test < 1):
-            raise SettingError(
-                f"validation={validation} and test={test} must be more than 0 and less than 1 "
-                "together"
-            )
-        last = held_out_rows(store, words, split, test, seed)
-        both = held_out_rows(store, words, split, test + validation, seed)  # `last` is within
-        masks = [~both, both & ~last, last]
+    masks = _masks(store, words, cuts, split, validation, test, seed)
     target = store.array("target")[:, 0]
-    for name, mask in zip(NAMES, masks, strict=True):
-        if not mask.any() or target[mask].min() == target[mask].max():
-            what = "is empty" if not mask.any() else "has one class only"
-            raise SettingError(f"the {name} part {what}; choose another split or larger shares")
-    classes = schema.targets[0].classes
-    lacking = set(range(len(classes))) - set(np.unique(target[masks[0]]).tolist())
-    if len(classes) > 2 and lacking:
-        raise SettingError(
-            f"the training part has no row of class {classes[min(lacking)]!r}; choose another split"
-        )
+    _check_masks(masks, target, schema.targets[0].classes)
     layout = Layout.of(
         words.sizes,
         overrides=dict.fromkeys(schema.linear, 0),
@@ -132,9 +112,44 @@ def parted(
         "target": schema.targets[0].column,
         "classes": max(2, objective.heads[0].size),
         "share": float(target.mean()),
-        "split": split,
+        "split": "given" if cuts else split,
     }
     return Parts(problem, masks[2], about)
+
+
+def _masks(
+    store: Store,
+    words: StoredWords,
+    cuts: list[int],
+    split: str,
+    validation: float,
+    test: float,
+    seed: int,
+) -> list[np.ndarray]:
+    """(n_rows,) true for the rows of a part, for each of `NAMES`"""
+    if cuts:
+        number = np.searchsorted(cuts, np.arange(store.n_rows), side="right")
+        return [number == k for k in range(3)]
+    if not (validation > 0 and test > 0 and validation + test < 1):
+        raise SettingError(
+            f"validation={validation} and test={test} must be more than 0 and less than 1 together"
+        )
+    last = held_out_rows(store, words, split, test, seed)
+    both = held_out_rows(store, words, split, test + validation, seed)  # `last` is within
+    return [~both, both & ~last, last]
+
+
+def _check_masks(masks: list[np.ndarray], target: np.ndarray, classes: Sequence[str]) -> None:
+    """Refuse parts that nothing can be learned from, or judged by."""
+    for name, mask in zip(NAMES, masks, strict=True):
+        if not mask.any() or target[mask].min() == target[mask].max():
+            what = "is empty" if not mask.any() else "has one class only"
+            raise SettingError(f"the {name} part {what}; choose another split or larger shares")
+    lacking = set(range(len(classes))) - set(np.unique(target[masks[0]]).tolist())
+    if len(classes) > 2 and lacking:
+        raise SettingError(
+            f"the training part has no row of class {classes[min(lacking)]!r}; choose another split"
+        )
 
 
 def _counts(store: Store, layout: Layout, only: np.ndarray) -> np.ndarray:

@@ -308,14 +308,7 @@ class Work:
             return gave_up or clock() > deadline
 
         begun = clock()
-        long = self.parts.about["rows"]["training"] >= WORTH_SAVING
-        checkpoint = self.folder / "checkpoint" / file.stem if long else None
-        running = replace(
-            self.running,
-            callbacks=[*self.running.callbacks, watch],
-            checkpoint=checkpoint,
-            resume=True,
-        )
+        running = self._running(file.stem, watch)
         training = replace(self.plan.training, seed=seed)
         try:
             fitted = method.fit(self.parts.problem, settings, training, running)
@@ -338,10 +331,20 @@ class Work:
                 body["importance"] = _importance(fitted.scorer)
             write_atomically(file, json.dumps(body).encode())
             body["scores"] = file.with_suffix(".npy")
-        if checkpoint is not None:
-            shutil.rmtree(checkpoint, ignore_errors=True)
+        if running.checkpoint is not None:
+            shutil.rmtree(running.checkpoint, ignore_errors=True)
         self._tell(method, settings, seed, body, report is not None)
         return body
+
+    def _running(self, name: str, watch: Callable[[dict[str, Any]], bool]) -> Running:
+        """How a fit runs: watched, and with checkpoints of its own where it is long."""
+        is_long = self.parts.about["rows"]["training"] >= WORTH_SAVING
+        return replace(
+            self.running,
+            callbacks=[*self.running.callbacks, watch],
+            checkpoint=self.folder / "checkpoint" / name if is_long else None,
+            resume=True,
+        )
 
     def _kept(self, file: Path) -> dict[str, Any]:
         return {**json.loads(file.read_text()), "scores": file.with_suffix(".npy")}

@@ -26,7 +26,7 @@ from ..model import FieldwiseModel
 from ..packed import Packed
 from .choice import Choice
 from .factors import Factors
-from .smaller import unused
+from .smaller import kept_columns, unused
 
 __all__ = ["LINEAR_WITHIN", "certificate", "largest_change"]
 
@@ -85,14 +85,7 @@ class _Rows:
         self._kept = [i for i, stays in enumerate(choice.fields) if stays]
         assert isinstance(new.stored, Packed)
         self._stored = new.stored
-        self._columns = np.concatenate(
-            [
-                np.arange(self.layout.block(o, i).start, self.layout.block(o, i).start + r)
-                for o in range(self.layout.n_outputs)
-                for i, r in zip(self._kept, new.layout.ranks, strict=True)
-            ]
-            + [np.arange(self.layout.n_columns, self.layout.width)]
-        ).astype(int)
+        self._columns = kept_columns(self.layout, choice, self._kept)
 
     def __call__(self, i: int) -> Both:
         """(n, R + K) each: of every code and of what was never seen, with the largest values"""

@@ -59,22 +59,20 @@ class Prices:
         rows = self.factors.row_effects(np.ones(n_columns, bool))
         found = []
         for height, width in ((n_rows, n_columns), (1, 0)):  # of columns, of rows
-            column, row = self._bytes(kind, width)
-            every = np.concatenate([columns / column(height), rows / row, *self._crosses])
+            column, row = self._column_bytes(kind, height), self._row_bytes(kind, width)
+            every = np.concatenate([columns / column, rows / row, *self._crosses])
             found.append(every[every > 0])
         if not len(found[0]):
             return 1e-12, 1.0
         return float(found[0].min()) / 2, float(found[1].max()) * 2
 
-    def _bytes(self, kind: str, n_columns: int) -> tuple[Any, float]:
-        """Of a column of so many rows, and of a row: entries, scale and biases."""
-        n_outputs = self.factors.layout.n_outputs
-        item = np.dtype(kind).itemsize
+    def _column_bytes(self, kind: str, n_rows: int) -> float:
+        """Of a rank of a field: a column an output."""
+        return float(self.factors.layout.n_outputs * np.dtype(kind).itemsize * n_rows)
 
-        def column(n_rows: int) -> float:
-            return float(n_outputs * item * n_rows)
-
-        return column, float(item * n_columns + 4 + 4 * n_outputs)
+    def _row_bytes(self, kind: str, n_columns: int) -> float:
+        """Entries, scale and biases."""
+        return float(np.dtype(kind).itemsize * n_columns + 4 + 4 * self.factors.layout.n_outputs)
 
     def chosen(self, price: float, kind: str) -> Choice:
         """What is worth a price, in mean square of the score a byte."""
@@ -82,15 +80,15 @@ class Prices:
         out = self.whole(kind)
         n_rows = layout.n_rows + layout.n_fields
         for _ in range(ROUNDS):
-            column, _ = self._bytes(kind, layout.n_columns)
+            column = self._column_bytes(kind, n_rows)
             ranks = tuple(
-                int(np.count_nonzero(effect > price * column(n_rows)))
+                int(np.count_nonzero(effect > price * column))
                 for effect in factors.column_effects()
             )
             kept = _columns(layout.ranks, ranks, layout.n_outputs)
-            _, row = self._bytes(kind, int(np.count_nonzero(kept)))
+            row = self._row_bytes(kind, int(np.count_nonzero(kept)))
             effects = factors.row_effects(kept)
-            fields = self._fields(effects, price, row, [column(n_rows) * r for r in ranks])
+            fields = self._fields(effects, price, row, [column * r for r in ranks])
             rows = self._rows(effects, price * row)
             ranks = tuple(r if mine else 0 for r, mine in zip(ranks, fields, strict=True))
             out = replace(out, ranks=ranks, fields=fields, rows=rows)

@@ -18,7 +18,7 @@ from ..packed import pack
 from .choice import Choice
 from .factors import Factors
 
-__all__ = ["Coded", "smaller", "unused"]
+__all__ = ["Coded", "kept_columns", "smaller", "unused"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def smaller(model: FieldwiseModel, factors: Factors, choice: Choice) -> Fieldwis
         layout.n_outputs,
         tuple(layout.slots[i] for i in kept),
     )
-    columns = _columns(layout, choice, kept)
+    columns = kept_columns(layout, choice, kept)
     left_out = unused(factors, choice)
     pairs = maths.pair_effects(layout, left_out[None], left_out[None])[0].sum(axis=(1, 2)) / 2
     offsets = factors.offsets + left_out[:, layout.n_columns :].sum(axis=0) + pairs
@@ -95,7 +95,7 @@ def unused(factors: Factors, choice: Choice) -> np.ndarray:
     return out
 
 
-def _columns(layout: Layout, choice: Choice, kept: Sequence[int]) -> np.ndarray:
+def kept_columns(layout: Layout, choice: Choice, kept: Sequence[int]) -> np.ndarray:
     """The columns that stay, the biases among them, in their new order."""
     blocks = [
         np.arange(layout.block(o, i).start, layout.block(o, i).start + choice.ranks[i])

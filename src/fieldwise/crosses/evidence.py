@@ -22,22 +22,22 @@ import numpy as np
 
 from ..errors import ModelError
 
-__all__ = ["Evidence", "Fitted", "Rows", "draw_folds", "folded_totals"]
+__all__ = ["Evidence", "Fitted", "Observed", "draw_folds", "folded_totals"]
 
 FOLDS = 10
 FORGOTTEN = 0.01  # of a row
 
 
 @dataclass(frozen=True)
-class Rows:
-    """What evidence is made of: codes (n, S), y (n, T), w (n,)"""
+class Observed:
+    """Rows that evidence is made of: codes (n, S), targets y (n, T) and weights w (n,)"""
 
     codes: np.ndarray
     y: np.ndarray
     w: np.ndarray
 
     @classmethod
-    def of(cls, codes: np.ndarray, y: np.ndarray, w: np.ndarray | None = None) -> Rows:
+    def of(cls, codes: np.ndarray, y: np.ndarray, w: np.ndarray | None = None) -> Observed:
         y = np.ascontiguousarray(y, np.float64)
         w = np.ones(len(y)) if w is None else np.ascontiguousarray(w, np.float64).reshape(-1)
         return cls(np.ascontiguousarray(codes, np.int32), y.reshape(len(y), -1), w)
@@ -57,7 +57,7 @@ def draw_folds(n_rows: int, seed: int, n_folds: int = FOLDS) -> np.ndarray:
     return (bits >> np.uint64(33)).astype(np.int64) % n_folds
 
 
-def folded_totals(rows: Rows, fold: np.ndarray, n_folds: int) -> tuple[np.ndarray, np.ndarray]:
+def folded_totals(rows: Observed, fold: np.ndarray, n_folds: int) -> tuple[np.ndarray, np.ndarray]:
     """mean and sum of squared residuals, (F, T) each, of all rows but those of a fold"""
     n_targets = rows.y.shape[1]
     n = np.bincount(fold, rows.w, n_folds)
@@ -139,7 +139,7 @@ class Evidence:
     @classmethod
     def learn(
         cls,
-        rows: Rows,
+        rows: Observed,
         crosses: Sequence[tuple[int, ...]],
         folds: Sequence[np.ndarray] = (),
         n_folds: int = FOLDS,
@@ -228,7 +228,7 @@ class Evidence:
         return Evidence(self.crosses, self.shrink, known, self.mean)
 
     def joined(
-        self, rows: Rows, mean: np.ndarray, *, keep: float = 1.0, n_jobs: int | None = None
+        self, rows: Observed, mean: np.ndarray, *, keep: float = 1.0, n_jobs: int | None = None
     ) -> Evidence:
         """With what more rows say beside what was known, which counts `keep` times as much from now
         on; residuals are about `mean` (T,), as before, and `a` stays. What counts for less than a

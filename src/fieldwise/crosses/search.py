@@ -15,7 +15,7 @@ from math import comb
 import numpy as np
 
 from ..progress import progress
-from .evidence import FOLDS, Rows, draw_folds, folded_totals, per_cross
+from .evidence import FOLDS, Observed, draw_folds, folded_totals, per_cross
 
 __all__ = ["find_crosses"]
 
@@ -38,7 +38,7 @@ Cross = tuple[int, ...]
 
 
 def find_crosses(
-    rows: Rows,
+    rows: Observed,
     slots: Sequence[int],
     *,
     seed: int = 0,
@@ -80,18 +80,18 @@ def _grown(seeds: Iterable[Cross], slots: Sequence[int]) -> list[Cross]:
     return list(dict.fromkeys(longer))
 
 
-def _thinned(rows: Rows, seed: int) -> Rows:
+def _thinned(rows: Observed, seed: int) -> Observed:
     if len(rows.y) <= MOST_ROWS:
         return rows
     bits = np.random.Philox(np.random.SeedSequence([seed, 402])).random_raw(len(rows.y))
     kept = np.sort(np.argsort(bits, kind="stable")[:MOST_ROWS])
-    return Rows(rows.codes[kept], rows.y[kept], rows.w[kept])
+    return Observed(rows.codes[kept], rows.y[kept], rows.w[kept])
 
 
 class _Search:
     """Candidates with their evidence on a sample of rows: centred, and of mean square 1."""
 
-    def __init__(self, rows: Rows, seed: int, n_jobs: int | None) -> None:
+    def __init__(self, rows: Observed, seed: int, n_jobs: int | None) -> None:
         self._rows, self._n_jobs = rows, n_jobs
         self._fold = draw_folds(len(rows.y), seed)
         self._around = folded_totals(rows, self._fold, FOLDS)

@@ -22,7 +22,7 @@ import polars as pl
 from ..data.chunks import Chunk
 from ..data.numbers import Histogram, bin_of
 from ..data.schema import Field, Schema, slot_positions
-from ..data.vocabulary import FieldVocabulary, Vocabulary, bin_entries
+from ..data.vocabulary import ENTRIES, FieldVocabulary, Vocabulary, bin_entries
 from .evidence import Evidence, Fitted
 
 __all__ = ["CrossedVocabulary"]
@@ -65,9 +65,15 @@ class CrossedVocabulary(Vocabulary):
 
     def with_evidence(self, evidence: Evidence) -> CrossedVocabulary:
         """The same fields, of other evidence."""
-        return CrossedVocabulary(
-            self.base, evidence, floor=self.floor, own=self._own, with_extras=self.with_extras
-        )
+        return self._with(self.base, evidence)
+
+    def _with(
+        self, base: Vocabulary, evidence: Evidence, own: Sequence[FieldVocabulary] | None = None
+    ) -> CrossedVocabulary:
+        """One with the same settings; `own` are this one's unless given."""
+        own = self._own if own is None else own
+        about: dict[str, Any] = {"floor": self.floor, "with_extras": self.with_extras}
+        return CrossedVocabulary(base, evidence, own=own, **about)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -107,14 +113,8 @@ class CrossedVocabulary(Vocabulary):
                 code = pl.Series("code", order[words.entries["code"].to_numpy()], dtype=pl.Int32)
                 words = replace(words, entries=words.entries.with_columns(code))
             fields.append(words)
-        grown = CrossedVocabulary(
-            Vocabulary(base.schema, fields),
-            self.evidence.recoded(codes_of),
-            floor=self.floor,
-            own=self._own,
-            with_extras=self.with_extras,
-        )
-        return grown, codes_of
+        grown = Vocabulary(base.schema, fields)
+        return self._with(grown, self.evidence.recoded(codes_of)), codes_of
 
     def with_category(self, j: int, key: str | None, count: int) -> CrossedVocabulary:
         old = self.base.fields[j]
@@ -126,12 +126,7 @@ class CrossedVocabulary(Vocabulary):
         return self.grown(Vocabulary(self.base.schema, fields))[0]
 
     def lenient(self) -> CrossedVocabulary:
-        return CrossedVocabulary(
-            *(self.base.lenient(), self.evidence),
-            floor=self.floor,
-            own=self._own,
-            with_extras=self.with_extras,
-        )
+        return self._with(self.base.lenient(), self.evidence)
 
     def learned_more(
         self, evidence: Evidence, counts: np.ndarray, keep: float
@@ -145,12 +140,7 @@ class CrossedVocabulary(Vocabulary):
             entries = words.entries.with_columns(total.cast(pl.Int64).alias("count"))
             own.append(replace(words, entries=entries))
             at += words.size
-        return CrossedVocabulary(
-            *(self.base, evidence),
-            floor=self.floor,
-            own=own,
-            with_extras=self.with_extras,
-        )
+        return self._with(self.base, evidence, own)
 
     def to_bytes(self) -> bytes:
         return Vocabulary(self.schema, [*self.base.fields, *self._own]).to_bytes()
@@ -264,9 +254,6 @@ def _binned_fields(
         )  # fmt: skip
         counts = np.bincount(bin_of(number, edges), minlength=len(edges) + 1)
         yield FieldVocabulary(field, bin_entries(field, counts, None))
-
-
-ENTRIES = {"category": pl.String, "code": pl.Int32, "count": pl.Int64}
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from .datasets import load_flights
     from .encoder import FieldEncoder
     from .encoding import encode, load_vocabulary
+    from .inferring import infer_schema
     from .planted import Synthetic, synthetic
-    from .profiling import infer_schema, profile
+    from .profiling import profile
     from .readers import avazu_schema, criteo_schema, open_source
     from .schema import Field, Schema, Target
     from .shuffle import Batches, Cursor
@@ -33,7 +34,7 @@ _WHERE = {
     "avazu_schema": ".readers",
     "criteo_schema": ".readers",
     "encode": ".encoding",
-    "infer_schema": ".profiling",
+    "infer_schema": ".inferring",
     "load_flights": ".datasets",
     "load_vocabulary": ".encoding",
     "open_source": ".readers",

@@ -14,8 +14,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ..errors import DataError, SchemaError
 from .chunks import Source
 from .frames import to_frame
+from .inferring import infer_schema
 from .learn import Learner
-from .profiling import infer_schema, profile
+from .profiling import profile
 from .readers import is_paths, is_source, open_source
 from .schema import Schema, check_names, slot_positions
 from .shuffle import wide_values
@@ -32,7 +33,7 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     kinds : dict of column to "category", "numeric", "time", "quantile", "log2", "linear", or for
         text with several values "list:" and what is between them
-        Overrides of the guesses (see `fieldwise.data.profiling`).
+        Overrides of the guesses (see `fieldwise.data.inferring`).
     drop : columns to leave out.
     min_count : categories seen less often share the field's rare row, code 0.
     unseen : "mean" (code -1), "rare" (code 0) or "error", for values never seen in training.

@@ -15,9 +15,10 @@ from typing import Any
 
 from ..errors import DataError, SchemaError, SettingError, StoreError
 from .chunks import Source
+from .inferring import infer_schema
 from .labels import TargetReader
 from .learn import Learner
-from .profiling import ColumnProfile, infer_schema, looks_at, profile
+from .profiling import ColumnProfile, looks_at, profile
 from .provisional import Reading, Spool, removed, write_all
 from .readers import format_schema, open_source, paths_of
 from .remote import is_remote, is_there, send
@@ -130,40 +131,28 @@ def encode(
     for numbers; see `infer_schema`. `over` calls a function for each of many items, where it likes,
     and gives the results in their order: then every file of the table is read by itself.
     """
+    given = {k: v for k, v in locals().items() if k not in ("data", "out", "settings")}
     if is_remote(out):
-        if append or (not overwrite and is_there(str(out))):
-            raise StoreError(f"{out} holds a store already; overwrite it or choose another place")
-        given = {k: v for k, v in locals().items() if k not in ("out", "data", "settings")}
-        with tempfile.TemporaryDirectory() as folder:
-            encode(data, Path(folder) / "store", **{**given, "overwrite": False}, **settings)
-            send(Path(folder) / "store", str(out))
-        return Store(str(out))
+        return _encoded_there(data, str(out), {**given, **settings})
     if over is not None and (append or start is not None):
         raise SettingError("a table that is added to another is read in one process")
     if start is not None:
         if append or schema is not None:
             raise SettingError("start has a schema of its own; leave out append and schema")
         schema = start.schema
-    if append:
-        store = Store(out)
+    store = Store(out) if append else None
+    if store is not None:
         if schema is not None:
             store.require(schema)
         schema, start = store.schema, load_vocabulary(store)
     if schema is not None:
-        given = {"drop": list(drop), "kinds": kinds, "trials": trials, **settings}
-        given["overwrite"] = append and overwrite
-        _nothing_else(schema, target, weight, given)
-    source = open_source(
-        data,
-        format=format,
-        separator=separator,
-        quote=quote,
-        null_words=null_words,
-        schema=schema,
-    )
-    options = {
+        beside = {"drop": list(drop), "kinds": kinds, "trials": trials, **settings}
+        beside["overwrite"] = append and overwrite
+        _nothing_else(schema, target, weight, beside)
+    options: dict[str, Any] = {
         "format": format, "separator": separator, "quote": quote, "null_words": tuple(null_words)
     }  # fmt: skip
+    source = open_source(data, **options, schema=schema)
     parts = None if over is None else _parts(data, source, options)
     if schema is None:
         if target is None and source.target is None and format_schema(format) is None:
@@ -177,18 +166,7 @@ def encode(
             about["profiles"] = _profiles(over, parts, wanted, kinds)
         schema = schema_of(source, format=format, show=show, drop=drop, kinds=kinds, **about)
     check_names([*schema.columns, *schema.roles], source.columns, "column")
-    widths = {
-        "codes": sum(schema.slots),  # those of lists are known when all rows have been seen
-        "values": len(schema.valued),
-        "target": len(schema.targets),
-        "weight": int(schema.is_weighted),
-    }
-    writer = (
-        StoreWriter.append(store)
-        if append
-        else StoreWriter.create(out, widths, overwrite=overwrite)
-    )
-    with writer:
+    with _writer(out, schema, store, overwrite=overwrite) as writer:
         if over is None or parts is None:
             spool = Spool(writer.path / "provisional-0.bin")
             with removed([spool]):
@@ -197,6 +175,31 @@ def encode(
         else:
             _write_parts(over, parts, schema, writer, show=show)
     return Store(out)
+
+
+def _encoded_there(data: Any, url: str, options: Mapping[str, Any]) -> Store:
+    """A store on another file system: made here, then sent."""
+    if options["append"] or (not options["overwrite"] and is_there(url)):
+        raise StoreError(f"{url} holds a store already; overwrite it or choose another place")
+    with tempfile.TemporaryDirectory() as folder:
+        encode(data, Path(folder) / "store", **{**options, "overwrite": False})
+        send(Path(folder) / "store", url)
+    return Store(url)
+
+
+def _writer(
+    out: str | Path, schema: Schema, store: Store | None, *, overwrite: bool
+) -> StoreWriter:
+    """What writes a new store, or more rows into the one that is there."""
+    if store is not None:
+        return StoreWriter.append(store)
+    widths = {
+        "codes": sum(schema.slots),  # those of lists are known when all rows have been seen
+        "values": len(schema.valued),
+        "target": len(schema.targets),
+        "weight": int(schema.is_weighted),
+    }
+    return StoreWriter.create(out, widths, overwrite=overwrite)
 
 
 def _write_parts(

@@ -60,8 +60,8 @@ class Rows:
 
 
 class Seen:
-    """Rows whose categories that were never seen (counts of 0) are unseen ones: -1, or in the slots
-    `rare` the row of rare ones."""
+    """Rows in which every category with a count of 0 is coded as one that was never seen: -1, or in
+    the slots `rare` 0, the rare row."""
 
     def __init__(
         self, rows: Table, layout: Layout, counts: np.ndarray, rare: Sequence[int] = ()

@@ -39,7 +39,7 @@ class _FieldCoder:
         self.field = words.field
         self.n_unseen = 0
         self._words = words
-        self._alone = Vocabulary(Schema(fields=(words.field,)), [words])
+        self._alone = words.alone()
         self._others: dict[Any, tuple[int, float, int]] = {}
 
     def __call__(self, value: Any) -> tuple[int, float]:
@@ -159,7 +159,7 @@ class _ListCoder:
     def __init__(self, words: FieldVocabulary) -> None:
         self.field = words.field
         self.n_unseen = 0
-        self._alone = Vocabulary(Schema(fields=(words.field,)), [words])
+        self._alone = words.alone()
         item = replace(words.field, kind="category", separator=None, n_slots=1)
         self._item = _WordCoder(replace(words, field=item))
 

@@ -174,6 +174,10 @@ class FieldVocabulary:
         )
         return replace(self, entries=changed)
 
+    def alone(self) -> Vocabulary:
+        """A vocabulary of this field and no other."""
+        return Vocabulary(Schema(fields=(self.field,)), [self])
+
     @property
     def scaling(self) -> tuple[float, float]:
         """center and scale of a linear field"""
@@ -368,7 +372,7 @@ def lone(field: Field, key: str | None) -> Vocabulary:
     """A vocabulary of one field that knows one category: code 1, and all else is unseen."""
     field = replace(field, unseen="mean")
     entries = pl.DataFrame({"category": [key], "code": [1], "count": [1]}, schema=ENTRIES)
-    return Vocabulary(Schema(fields=(field,)), [FieldVocabulary(field, entries)])
+    return FieldVocabulary(field, entries).alone()
 
 
 def bin_entries(field: Field, counts: np.ndarray, n_missing: int | None) -> pl.DataFrame:

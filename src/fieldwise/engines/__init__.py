@@ -1,6 +1,7 @@
 """Engines: functions over the one table. An engine steps, scores, and nothing else.
 
-Initialisation, shuffling, early stopping and checks for NaN are train.py's, once for all engines.
+Initialisation, early stopping and checks for NaN are in `train`, shuffling is in `data.shuffle`,
+once for all engines.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,13 @@ from ..losses import LOSSES
 from ..objective import COMBINE, Objective
 from ..packed import Packed
 from . import StepSettings, _kernels, _packed, _products
+from ._penalty import PENALTY_ROWS, Penalty
 from ._vectors import LINE
 
 __all__ = ["CpuEngine", "make", "products", "score", "table_rows"]
 
 SMALL_STEP = 1 << 18  # floats gathered a step that are not worth waking other threads for
 SMALL = 256  # rows not worth waking other threads for
-PENALTY_ROWS = 8192  # rows of a block: its slopes stay in the second cache
 
 # Numba's own pool instead of OpenMP: no thread spins while it waits, which beside another busy
 # process made a step twelve times slower, and a forked child may go on using it. It may not be
@@ -191,23 +190,31 @@ class CpuEngine:
         target: np.ndarray,
         weight: np.ndarray | None,
     ) -> None:
-        if self._scratch is None:
-            self._scratch = _Scratch(self)
-        rows = table_rows(self.layout, codes)
-        y = np.ascontiguousarray(target, np.float32)
-        w = np.ones((len(y), 1)) if weight is None else weight
-        x, valued = _values(values)
-        data = (rows, x, y, np.ascontiguousarray(w, np.float32))
-        first = 0
+        data, valued = self._data(codes, values, target, weight)
+        n, first = len(codes), 0
         with _RUNNING:
             numba.set_num_threads(self.n_threads)
-            while first < len(rows):
+            while first < n:
                 n_plain = self.settings.until_due(self.n_steps) * self.settings.batch_size
-                last = min(first + max(n_plain, self.settings.batch_size), len(rows))
-                part = tuple(a if a is x and not valued else a[first:last] for a in data)
+                last = min(first + max(n_plain, self.settings.batch_size), n)
                 step = self._plain_steps if n_plain else self._due_step
-                self.totals += step(part, valued)
+                self.totals += step(_part(data, slice(first, last), valued), valued)
                 first = last
+
+    def _data(
+        self,
+        codes: np.ndarray,
+        values: np.ndarray | None,
+        target: np.ndarray,
+        weight: np.ndarray | None,
+    ) -> tuple[tuple[np.ndarray, ...], bool]:
+        """Rows, values, targets and weights as the kernels take them, and whether values count."""
+        if self._scratch is None:
+            self._scratch = _Scratch(self)
+        x, valued = _values(values)
+        y = np.ascontiguousarray(target, np.float32)
+        w = np.ascontiguousarray(np.ones((len(y), 1)) if weight is None else weight, np.float32)
+        return (table_rows(self.layout, codes), x, y, w), valued
 
     def _plain_steps(self, data: tuple[np.ndarray, ...], valued: bool) -> tuple[float, float]:
         assert self._scratch is not None
@@ -238,7 +245,7 @@ class CpuEngine:
         rows, g = rows[order], g[order]
         edges = np.arange(0, len(self._table) + PENALTY_ROWS, PENALTY_ROWS)
         cuts = np.searchsorted(rows, edges)
-        slopes_of = _Penalty(self._table, layout, s.penalty)
+        slopes_of = Penalty(self._table, layout, s.penalty)
         rate = np.float32(s.learning_rate)
 
         def work(block: int) -> None:
@@ -337,6 +344,12 @@ class _Scratch:
         return tuple(buffer[:n] for buffer in self.samples)
 
 
+def _part(data: tuple[np.ndarray, ...], some: slice, valued: bool) -> tuple[np.ndarray, ...]:
+    """Some of the rows; values that do not count are one cell, whatever the rows."""
+    rows, x, y, w = data
+    return rows[some], x[some] if valued else x, y[some], w[some]
+
+
 def _values(values: np.ndarray | None) -> tuple[np.ndarray, bool]:
     """What the kernels take: values (n, S), or one unused cell."""
     if values is None:
@@ -344,83 +357,4 @@ def _values(values: np.ndarray | None) -> tuple[np.ndarray, bool]:
     return np.ascontiguousarray(values, np.float32), True
 
 
-class _Penalty:
-    """The penalty's gradient for blocks of rows, from small matrices measured beforehand.
-
-    dU = U (2 C^T C + 2 v^T v)      dV = V (2 G) + (2 / d_i - 2) v G
-    db = 2 b + (2 / d_i - 2) mean(b)                                  all times the weight
-    """
-
-    def __init__(self, table: np.ndarray, layout: Layout, weight: float) -> None:
-        self._table = table
-        self._layout = layout
-        self._weight = weight
-        outputs, fields = range(layout.n_outputs), range(layout.n_fields)
-        self._blocks = [(o, i, layout.block(o, i)) for o in outputs for i in fields]
-
-    def _moments(self, low: int, high: int) -> list[np.ndarray]:
-        """X^T X of every block's columns over some rows."""
-        rows = self._table[low:high]
-        out = []
-        for _, _, columns in self._blocks:
-            X = rows[:, columns]
-            out.append((X.T @ X).astype(np.float64))
-        return out
-
-    def measure(self, n_threads: int) -> None:
-        layout = self._layout
-        cuts = sorted({*range(0, layout.n_rows, PENALTY_ROWS), *layout.offsets.tolist()})
-        spans = list(pairwise(cuts))  # no span crosses two fields
-        with ThreadPoolExecutor(n_threads) as pool:
-            found = list(pool.map(lambda span: self._moments(*span), spans))
-        fields = np.searchsorted(layout.offsets, [low for low, _ in spans], side="right") - 1
-        self._u, self._v, self._constant, self._bias = [], [], [], []
-        for k, (o, i, columns) in enumerate(self._blocks):
-            everything = _ordered_sum([f[k] for f in found])
-            owned = [f[k] for f, owner in zip(found, fields, strict=True) if owner == i]
-            mine = _ordered_sum(owned)
-            own = self._table[layout.own(i)]
-            d = len(own)
-            v = own[:, columns].mean(axis=0, dtype=np.float64)
-            G = everything - mine
-            self._u.append(self._small(2 * (mine - d * np.outer(v, v) + np.outer(v, v))))
-            self._v.append(self._small(2 * G))
-            self._constant.append(self._small((2 / d - 2) * (v @ G)))
-            bias = own[:, layout.n_columns + o].mean(dtype=np.float64)
-            self._bias.append(np.float32(self._weight * (2 / d - 2) * bias))
-
-    def _small(self, matrix: np.ndarray) -> np.ndarray:
-        return (self._weight * matrix).astype(np.float32)
-
-    def __call__(self, low: int, high: int) -> np.ndarray:
-        """The gradient of rows low .. high; rows for unseen values have none."""
-        layout = self._layout
-        rows = self._table[low:high]
-        out = np.zeros_like(rows)
-        inside = max(0, min(high, layout.n_rows) - low)
-        for k, (o, i, columns) in enumerate(self._blocks):
-            out[:inside, columns] = rows[:inside, columns] @ self._u[k]
-            first = max(int(layout.offsets[i]) - low, 0)
-            last = min(int(layout.offsets[i + 1]) - low, inside)
-            if first < last:
-                own, b = slice(first, last), layout.n_columns + o
-                out[own, columns] = rows[own, columns] @ self._v[k] + self._constant[k]
-                out[own, b] = np.float32(2 * self._weight) * rows[own, b] + self._bias[k]
-        return out
-
-
-def _ordered_sum(parts: list[np.ndarray]) -> np.ndarray:
-    total = np.zeros_like(parts[0])
-    for part in parts:
-        total += part
-    return total
-
-
-def make(
-    layout: Layout,
-    settings: StepSettings,
-    objective: Objective,
-    offsets: np.ndarray,
-    **options: Any,
-) -> CpuEngine:
-    return CpuEngine(layout, settings, objective, offsets, **options)
+make = CpuEngine

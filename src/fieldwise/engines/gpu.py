@@ -575,11 +575,4 @@ class _Graph:
         self._graph.replay()
 
 
-def make(
-    layout: Layout,
-    settings: StepSettings,
-    objective: Objective,
-    offsets: np.ndarray,
-    **options: Any,
-) -> GpuEngine:
-    return GpuEngine(layout, settings, objective, offsets, **options)
+make = GpuEngine

@@ -118,11 +118,4 @@ def by_pieces(
     return np.concatenate(parts)
 
 
-def make(
-    layout: Layout,
-    settings: StepSettings,
-    objective: Objective,
-    offsets: np.ndarray,
-    **options: Any,
-) -> ReferenceEngine:
-    return ReferenceEngine(layout, settings, objective, offsets, **options)
+make = ReferenceEngine

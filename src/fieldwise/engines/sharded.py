@@ -18,7 +18,7 @@ from ..layout import Layout
 from ..objective import Objective
 from . import StepSettings, _kernels
 from ._shards import Peers, held_columns, shard_layout, starting_columns
-from .cpu import _RUNNING, CpuEngine, _Scratch, _values, score, table_rows
+from .cpu import _RUNNING, CpuEngine, _part, score
 
 __all__ = ["ShardedEngine"]
 
@@ -59,23 +59,18 @@ class ShardedEngine(CpuEngine):
         target: np.ndarray,
         weight: np.ndarray | None,
     ) -> None:
-        if self._scratch is None:
-            self._scratch = _Scratch(self)
-        rows = table_rows(self.layout, codes)
-        y = np.ascontiguousarray(target, np.float32)
-        w = np.ascontiguousarray(np.ones((len(y), 1)) if weight is None else weight, np.float32)
-        x, valued = _values(values)
+        data, valued = self._data(codes, values, target, weight)
         g, n_groups, size = self.peers.row_group, self.peers.n_row_groups, self.settings.batch_size
         found = np.zeros(2)
         with _RUNNING:
             numba.set_num_threads(self.n_threads)
-            for first in range(0, len(rows), size):
-                n = min(size, len(rows) - first)
-                self._weights = w[first : first + n].sum(axis=0, dtype=np.float64)
+            for first in range(0, len(codes), size):
+                n = min(size, len(codes) - first)
+                self._weights = data[3][first : first + n].sum(axis=0, dtype=np.float64)
                 mine = slice(first + n * g // n_groups, first + n * (g + 1) // n_groups)
-                data = (rows[mine], x[mine] if valued else x, y[mine], w[mine])
                 is_due = self.settings.until_due(self.n_steps) == 0
-                found += (self._due_step if is_due else self._step)(data, valued)
+                step = self._due_step if is_due else self._step
+                found += step(_part(data, mine, valued), valued)
         self.peers.add_groups(found)
         self.totals += found
 

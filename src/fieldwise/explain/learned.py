@@ -343,7 +343,7 @@ def _entry(words: FieldVocabulary, value: Any) -> tuple[int, int] | None:
     field = replace(words.field, unseen="mean", n_slots=1)
     if field.is_list:
         field = replace(field, kind="category", separator=None)
-    alone = Vocabulary(Schema(fields=(field,)), [replace(words, field=field)])
+    alone = replace(words, field=field).alone()
     for meant in (value, _number(value)):
         try:
             codes, _ = alone.encode(Chunk(pl.Series(field.column, [meant]).to_frame()))

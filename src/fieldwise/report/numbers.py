@@ -13,6 +13,7 @@ from ..data.labels import target_values, weight_values
 from ..data.shuffle import wide_values
 from ..errors import DataError, SettingError
 from ..explain.calibration import Judge
+from ..explain.fields import FieldImportance
 from ..explain.learned import Learned
 from ..losses import LOSSES
 from ..metrics import measure
@@ -52,38 +53,12 @@ def report_numbers(
         chosen = _largest(learned, cards)
         shown = [learned.card(i, code, output=output).to_dict() for i, code in chosen]
         report(3)
-    about = fields.to_dict()
-    schema, layout = model.schema, model.layout
-    head = _head(model, o)
-    by_name = {row["name"]: row for row in about["fields"]}
     return {
-        "title": ", ".join(target.column for target in schema.targets),
+        "title": ", ".join(target.column for target in model.schema.targets),
         "file": "" if judged is None else judged.pop("file"),
-        "summary": {
-            "target": schema.targets[_place(model, o)[0]].column,
-            "output": output if layout.n_outputs > 1 or head.is_class else None,
-            "task": "chance" if head.is_class else "number",
-            "unit": "log-odds" if head.loss == "logistic" else "score",
-            "rows": model.settings.get("rows"),
-            "boosted": model.boosted is not None,
-            "fields": layout.n_fields,
-            "categories": layout.n_rows,
-            "parameters": layout.n_parameters,
-            "metrics": dict(model.metrics),
-            "settings": dict(model.settings),
-            "version": __version__,
-        },
+        "summary": _summary(model, o, output),
         "history": list(model.history),
-        "fields": [
-            {
-                "name": f.name,
-                "kind": f.binning or f.part or f.kind,
-                "categories": layout.sizes[i],
-                "rank": layout.ranks[i],
-                **{k: by_name[f.name][k] for k in ("importance", "share", "pair_share")},
-            }
-            for i, f in enumerate(schema.fields)
-        ],
+        "fields": _fields(model, fields),
         "pairs": fields.pairs + np.diag(fields.share),
         "categories": _every_category(learned, output),
         "cards": shown,
@@ -95,6 +70,41 @@ def report_numbers(
         "slices": None,
         **(judged or {}),
     }
+
+
+def _summary(model: FieldwiseModel, o: int, output: str) -> dict[str, Any]:
+    """The model at a glance; `output` is the name of the score o that is explained."""
+    layout, head = model.layout, _head(model, o)
+    return {
+        "target": model.schema.targets[_place(model, o)[0]].column,
+        "output": output if layout.n_outputs > 1 or head.is_class else None,
+        "task": "chance" if head.is_class else "number",
+        "unit": "log-odds" if head.loss == "logistic" else "score",
+        "rows": model.settings.get("rows"),
+        "boosted": model.boosted is not None,
+        "fields": layout.n_fields,
+        "categories": layout.n_rows,
+        "parameters": layout.n_parameters,
+        "metrics": dict(model.metrics),
+        "settings": dict(model.settings),
+        "version": __version__,
+    }
+
+
+def _fields(model: FieldwiseModel, found: FieldImportance) -> list[dict[str, Any]]:
+    """A row a field, in the order of the table."""
+    by_name = {row["name"]: row for row in found.to_dict()["fields"]}
+    sizes = zip(model.schema.fields, model.layout.sizes, model.layout.ranks, strict=True)
+    return [
+        {
+            "name": f.name,
+            "kind": f.binning or f.part or f.kind,
+            "categories": size,
+            "rank": rank,
+            **{k: by_name[f.name][k] for k in ("importance", "share", "pair_share")},
+        }
+        for f, size, rank in sizes
+    ]
 
 
 def _place(model: FieldwiseModel, o: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from ..callbacks import Callback, tell
 from ..data.shuffle import Batches, Table
 from ..engines import empty_like, fill, host
 from ..errors import TrainingError
-from ..problem import Problem, Ready, evaluate, judge_rows, with_voices
+from ..problem import EngineRows, Problem, evaluate, judge_rows, with_voices
 from ..progress import progress
 from ..targets import Scale
 from .settings import Fit, Running, TrainSettings
@@ -36,15 +36,16 @@ def fitted(
     scale: Scale,
     give_up: Callback | None = None,
 ) -> Fit:
-    """One fit; `give_up` looks at each epoch's record as a callback does."""
+    """Train once, with the settings as they are; `give_up` gets each epoch's record and ends the
+    run by returning True, as a callback does."""
     settings = settings.settled(Batches(problem.rows, 1, only=problem.only).n_rows)
     judge = judge_rows(problem)
-    with _room(lambda: 0):
+    with _memory_errors(lambda: 0):
         run, saver = _begun(problem, settings, running, start, scale)
     engine, was_stopped = run.engine, False
     try:
         while run.batches.cursor.epoch < settings.epochs and not _exhausted(run, settings):
-            with _room(lambda: engine.n_steps):
+            with _memory_errors(lambda: engine.n_steps):
                 if _epoch(run, problem, saver, settings, running):
                     was_stopped = True
                     run.keep_current()
@@ -74,17 +75,17 @@ def fitted(
 
 
 def _exhausted(run: Run, settings: TrainSettings) -> bool:
-    """Whether the last epochs brought nothing."""
+    """Whether the last epochs, as many as the patience, were no better than the best."""
     return run.best_epoch >= 0 and len(run.history) - 1 - run.best_epoch >= settings.patience
 
 
 def _begun(
     problem: Problem, settings: TrainSettings, running: Running, start: Fit | None, scale: Scale
 ) -> tuple[Run, Saver]:
-    """A run with its engine, at its beginning or where a checkpoint left it."""
+    """A run and what saves it: at its beginning, or where a checkpoint left it."""
     layout, only = problem.layout, problem.only
     trained = Batches(problem.rows, 1, only=only).n_rows
-    batch = settings.batch_size or 1
+    batch, seed = settings.batch_size or 1, settings.seed
     engine = engine_to_train(problem, settings, running, scale, trained)
     if settings.shrinkage and hasattr(engine, "decay"):
         fill(engine.decay[: layout.n_rows], _decay(problem, settings))
@@ -94,17 +95,17 @@ def _begun(
         fill(engine.field_weights, start.field_weights)
     else:
         if hasattr(engine, "initialise"):
-            engine.initialise(settings.seed, settings.init_scale)
+            engine.initialise(seed, settings.init_scale)
         else:
-            initialise(engine.table, settings.seed, settings.init_scale, layout.n_outputs)
+            initialise(engine.table, seed, settings.init_scale, layout.n_outputs)
         fill(engine.state, settings.initial_state)
-    rows: Table = Ready(problem.rows, problem, scale, bagging=settings.bagging, seed=settings.seed)
+    rows: Table = EngineRows(problem.rows, problem, scale, bagging=settings.bagging, seed=seed)
     if hasattr(engine, "hold"):
         rows = engine.hold(rows, resident=running.resident)
     chunk = max(1, min(CHUNK_ROWS // batch, -(-trained // (2 * batch * settings.averages))))
     if running.watch is not None:
         chunk = min(chunk, running.watch.every)
-    batches = Batches(rows, chunk * batch, only=only, seed=settings.seed)
+    batches = Batches(rows, chunk * batch, only=only, seed=seed)
     run = Run(engine, batches, settings.averages)
     identity = {
         "settings": asdict(settings),
@@ -121,8 +122,8 @@ def _begun(
 
 
 @contextmanager
-def _room(n_steps: Callable[[], int]) -> Iterator[None]:
-    """A GPU without room is an error that says what to do."""
+def _memory_errors(n_steps: Callable[[], int]) -> Iterator[None]:
+    """Say what a GPU without memory left means for the user."""
     try:
         yield
     except RuntimeError as error:
@@ -135,7 +136,7 @@ def _room(n_steps: Callable[[], int]) -> Iterator[None]:
 
 
 def _decay(problem: Problem, settings: TrainSettings) -> np.ndarray:
-    """(d,) of every row of the table, each time it is in a batch"""
+    """(d,) the decay of every row of the table, each time it is in a batch"""
     n = problem.n_counted
     shares = np.minimum(problem.counts / n, 1.0)
     shared = maths.shared_decay(shares, n, settings.batch_size or 1, settings.shrinkage or 0.0)
@@ -145,7 +146,7 @@ def _decay(problem: Problem, settings: TrainSettings) -> np.ndarray:
 def _epoch(
     run: Run, problem: Problem, saver: Saver, settings: TrainSettings, running: Running
 ) -> bool:
-    """The rest of the current epoch, or up to where the watch ends it: then True."""
+    """Train for the rest of the current epoch; true where the watch ended the run in it."""
     number = run.batches.cursor.epoch
     title = f"epoch {number + 1}/{settings.epochs}"
     done = run.batches.cursor.batch * run.batches.batch_size

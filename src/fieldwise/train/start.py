@@ -55,7 +55,8 @@ def grown(
 
 
 def on_distinct_rows(problem: Problem, settings: TrainSettings) -> tuple[Problem, TrainSettings]:
-    """The same problem with equal rows taken together, in memory, in batches of as much weight."""
+    """The same problem with equal rows taken together, in memory. Batches then have fewer rows,
+    which weigh as much as before."""
     judge = problem.validation
     if problem.held_out is not None:
         judge = Rows(**gathered(problem.rows, problem.held_out))
@@ -72,7 +73,7 @@ def on_distinct_rows(problem: Problem, settings: TrainSettings) -> tuple[Problem
 def engine_to_train(
     problem: Problem, settings: TrainSettings, running: Running, scale: Scale, n_rows: int
 ) -> Engine:
-    """An engine for so many rows to train on."""
+    """The engine to train with on so many rows."""
     step = StepSettings(
         learning_rate=settings.learning_rate or RATES[0],
         weight_decay=settings.weight_decay or 0.0,

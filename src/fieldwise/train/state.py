@@ -1,4 +1,4 @@
-"""What a training run carries along, and how it is saved and taken up again."""
+"""What a training run carries from step to step, and how it is saved and taken up again."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Run:
             self.mean[part] += share * (self.engine.table[part] - self.mean[part])
 
     def keep_current(self) -> None:
-        """The engine's table is what the run comes to: no mean, nor the best so far."""
+        """Let the engine's table as it is now be the result, not a mean nor the best so far."""
         self.best = self.mean = self.best_field_weights = None
         self.best_epoch, self.metrics = -1, {}
 
     def swap(self) -> None:
-        """Let the engine have the epoch's mean, or take it back."""
+        """Exchange the engine's table with the epoch's mean; a second call undoes it."""
         if self.mean is not None:
             for part in _parts(self.mean):
                 kept = empty_like(self.engine.table[part])
@@ -134,6 +134,7 @@ class Saver:
             self._last = time.monotonic()
 
     def is_due(self) -> bool:
-        """Asked after every chunk: whoever else takes part in the run is told the same."""
+        """Whether it is time for a checkpoint. All workers of a run must ask after every
+        chunk, for they all get the same answer."""
         is_due = self._folder is not None and time.monotonic() - self._last >= self._every
         return bool(self._run.disk.agree(is_due))

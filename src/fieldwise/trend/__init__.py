@@ -24,7 +24,8 @@ from ..errors import FieldwiseError, SettingError
 from ..explain.bound import Sample, bound_of, check_bounded, gap_by_field
 from ..explain.rows import Marginals
 from ..files import write_atomically
-from ..fitting import default_share, held_out_rows, kept_store, objective_of, problem_of
+from ..fitting import kept_store, objective_of, problem_of
+from ..held_out import default_share, held_out_rows
 from ..layout import Layout
 from ..losses import LOSSES
 from ..problem import Problem, evaluate, judge_rows, value_moments

@@ -3,7 +3,7 @@
     new rows -> has the table drifted?
              -> counts, the old ones `1 - forget` times; new categories get codes after the old ones
              -> a table with a row for each, which scores as the model did
-             -> steps as small for what is well known as training's last ones, on the new rows
+             -> steps on the new rows, as small as training's last ones where much is known
              -> the better of both tables on new rows that were held out
 
 With crosses the evidence of new rows is what the old ones say (it never saw their labels), and the

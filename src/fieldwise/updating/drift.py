@@ -94,8 +94,7 @@ class _Look:
 
     def __init__(self, words: FieldVocabulary) -> None:
         self._words = words
-        field = replace(words.field, unseen="mean")
-        self._alone = Vocabulary(Schema(fields=(field,)), [replace(words, field=field)])
+        self._alone = replace(words, field=replace(words.field, unseen="mean")).alone()
         self._n_unseen = 0
         self._n_missing = 0
         self._examples: list[str] = []

@@ -13,15 +13,15 @@ import polars as pl
 
 from .. import maths
 from ..boosted import Boosted, Examples, freshened, judged
-from ..crosses.evidence import Rows as Known
+from ..crosses.evidence import Observed
 from ..crosses.vocabulary import CrossedVocabulary
-from ..crossing import COPIES, STACKED, evidence_targets
+from ..crossing import evidence_targets, n_copies, tree_examples
 from ..data.encoding import load_vocabulary
 from ..data.shuffle import Rows, Table, gathered, wide_values
 from ..data.store import Store
 from ..data.vocabulary import Vocabulary
 from ..errors import SchemaError, SettingError
-from ..fitting import default_share, held_out_rows
+from ..held_out import default_share, held_out_rows
 from ..layout import Layout
 from ..losses import LOSSES
 from ..model import FieldwiseModel
@@ -266,9 +266,10 @@ class Update:
 
     def _passes(self) -> int:
         """How often training went over every row."""
-        n_rows = self.model.settings.get("rows", STACKED)
-        copies = COPIES if self.words.evidence is not None and n_rows < STACKED else 1
-        return copies * max(1, len(self.model.history))
+        n_rows, epochs = self.model.settings.get("rows"), max(1, len(self.model.history))
+        if self.words.evidence is None or n_rows is None:
+            return epochs
+        return n_copies(n_rows) * epochs
 
     def _metrics(self, fit: Fit) -> dict[str, float]:
         """Of a fit on the rows held out; empty where there are none."""
@@ -336,7 +337,7 @@ class Update:
         mean = evidence.mean
         if mean is None:  # of a model made before it was kept
             mean = np.atleast_1d(LOSSES[head.loss].prediction(offsets[None])[0])
-        known = Known.of(rows["own"], evidence_targets(head, rows["target"]), rows.get("weight"))
+        known = Observed.of(rows["own"], evidence_targets(head, rows["target"]), rows.get("weight"))
         jobs = self.running.n_jobs
         joined = evidence.joined(known, mean, keep=self.asked.keep, n_jobs=jobs)
         own = self.seen[self.layout.offsets[len(words.base.fields)] :]
@@ -352,12 +353,9 @@ class Update:
         head, n_values = self.model.objective.heads[0], len(self.words.schema.valued)
 
         def examples(model: FieldwiseModel, part: np.ndarray) -> Examples:
-            values = rows["values"][part]
-            z = model.score_codes(rows["codes"][part], values[:, :n_values], jobs)
-            z = z.reshape(len(z), -1).astype(np.float32)
-            features = np.concatenate([z, values[:, n_values:]], axis=1)
-            weight = rows["weight"][part, 0] if "weight" in rows else None
-            return Examples(features, rows["target"][part, 0], weight)
+            some = {name: array[part] for name, array in rows.items() if name != "own"}
+            z = model.score_codes(some["codes"], some["values"][:, :n_values], jobs)
+            return tree_examples(some, z, n_values)
 
         both = [self._model(one, self.words) for one in (start, fit)]
         judges = [examples(model, held_out) for model in both]

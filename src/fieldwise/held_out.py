@@ -1,0 +1,93 @@
+"""Which rows of a store are held out to judge by: some by chance, the latest, or whole
+categories."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .data.schema import slot_positions
+from .data.store import Store
+from .data.words import StoredWords
+from .errors import SettingError
+
+if TYPE_CHECKING:
+    from .data.vocabulary import FieldVocabulary, Vocabulary
+
+__all__ = ["default_share", "held_out_rows"]
+
+MOST_HELD_OUT = 1_000_000
+PIECE = 1 << 20  # rows whose chance is drawn at a time
+
+
+def held_out_rows(
+    store: Store,
+    words: Vocabulary | StoredWords,
+    rule: str = "random",
+    share: float = 0.1,
+    seed: int = 0,
+) -> np.ndarray:
+    """(n_rows,) true for validation rows.
+
+    random: each row by chance. time:FIELD: the latest values of a field. group:FIELD: whole
+    categories of a field, by chance.
+    """
+    if not 0 < share < 1:
+        raise SettingError(f"validation={share} must lie between 0 and 1")
+    how, _, name = rule.partition(":")
+    if how == "random" and not name:
+        bits = np.random.Philox(np.random.SeedSequence([seed, 202]))
+        chosen = np.empty(store.n_rows, dtype=bool)
+        for start in range(0, store.n_rows, PIECE):
+            part = chosen[start : start + PIECE]
+            part[:] = bits.random_raw(len(part)) < np.uint64(share * 2.0**64)
+        return chosen
+    if how not in ("time", "group") or not name:
+        raise SettingError(f"split={rule!r} is not random, time:FIELD or group:FIELD")
+    j = words.schema.names.index(words.schema[name].name)
+    field = words.fields[j].field
+    if field.is_linear or field.is_list:
+        raise SettingError(f"split={rule!r}: a linear field or a list cannot split; choose another")
+    chosen = (_latest if how == "time" else _some)(words.fields[j], share, seed)
+    slot = slot_positions(words.schema.slots)[j].start
+    return np.asarray(chosen[store.array("codes")[:, slot]])
+
+
+def _latest(words: FieldVocabulary, share: float, seed: int) -> np.ndarray:
+    """(size,) true for the codes of the latest values that hold this share of the rows."""
+    counts = words.counts()
+    labels = words.labels()
+    if words.field.is_binned:
+        order = np.arange(words.size)
+    elif words.field.dtype in ("integer", "float"):
+        order = np.argsort([_number(v) for v in labels], kind="stable")
+    else:
+        order = np.argsort([v or "" if i else "" for i, v in enumerate(labels)], kind="stable")
+    after = np.cumsum(counts[order][::-1])[::-1]
+    chosen = np.zeros(words.size, dtype=bool)
+    chosen[order[after <= share * counts.sum()]] = True
+    chosen[0] = False  # rare values: no telling when
+    if not chosen.any():
+        raise SettingError(
+            f"time:{words.field.name}: its latest value alone is more than {share:.0%} of the rows"
+        )
+    return chosen
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or "")
+    except ValueError:
+        return -np.inf
+
+
+def _some(words: FieldVocabulary, share: float, seed: int) -> np.ndarray:
+    """(size,) true for codes drawn by chance."""
+    bits = np.random.Philox(np.random.SeedSequence([seed, 203])).random_raw(words.size)
+    return np.asarray(bits < np.uint64(share * 2.0**64))
+
+
+def default_share(store: Store) -> float:
+    """A tenth of the rows, and no more than a million."""
+    return min(0.1, MOST_HELD_OUT / max(store.n_rows, 1))
