@@ -4,8 +4,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Benchmarks that are one run of the module of that name.
+BENCHES := $(addprefix bench-,data cpu accuracy tasks components baselines explain bound serve update scale)
 
-.PHONY: setup demo test test-all lint types bench bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-bound bench-compare bench-presets bench-serve bench-update bench-scale docs clean
+.PHONY: setup demo test test-all lint types bench bench-compare bench-presets docs clean $(BENCHES)
 
 setup: $(READY)
 
@@ -35,32 +37,10 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-bench: bench-data bench-cpu bench-accuracy bench-tasks bench-components bench-baselines bench-explain bench-bound bench-serve bench-update bench-scale
+bench: $(BENCHES) bench-presets
 
-bench-data: $(READY)
-	$(BIN)/python -m benchmarks.data
-
-bench-cpu: $(READY)
-	$(BIN)/python -m benchmarks.cpu
-
-# The field-wise model beside its relatives, and the presets beside tuned trees.
-bench-accuracy: bench-presets
-	$(BIN)/python -m benchmarks.accuracy
-
-bench-tasks: $(READY)
-	$(BIN)/python -m benchmarks.tasks
-
-bench-components: $(READY)
-	$(BIN)/python -m benchmarks.components
-
-bench-baselines: $(READY)
-	$(BIN)/python -m benchmarks.baselines
-
-bench-explain: $(READY)
-	$(BIN)/python -m benchmarks.explain
-
-bench-bound: $(READY)
-	$(BIN)/python -m benchmarks.bound
+$(BENCHES): bench-%: $(READY)
+	$(BIN)/python -m benchmarks.$*
 
 # Hours on two cores; may be stopped and goes on.
 bench-compare: $(READY)
@@ -73,15 +53,6 @@ bench-presets: $(READY)
 	$(BIN)/python -m benchmarks.presets run
 	$(BIN)/python -m benchmarks.presets results
 	$(BIN)/python -m benchmarks.ablations
-
-bench-serve: $(READY)
-	$(BIN)/python -m benchmarks.serve
-
-bench-scale: $(READY)
-	$(BIN)/python -m benchmarks.scale
-
-bench-update: $(READY)
-	$(BIN)/python -m benchmarks.update
 
 # The manual, into site/: open site/index.html, no server or network is needed.
 docs: $(READY)
