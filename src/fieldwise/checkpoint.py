@@ -83,7 +83,7 @@ def keep_only(folder: Path, names: Iterable[str]) -> None:
 
 
 def agree(is_due: bool) -> bool:
-    """Whether a checkpoint is due; there is nobody else to ask."""
+    """Whether a checkpoint is due. Of many workers the first decides for all; here is one."""
     return is_due
 
 

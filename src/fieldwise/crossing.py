@@ -74,7 +74,7 @@ class Crossing:
             raise SettingError(f"min_count={self.floor!r} must be a whole number of at least 1")
 
     def chosen(self, schema: Schema, known: Observed, running: Running, seed: int) -> list[Any]:
-        """The crosses as slots, fields by themselves first."""
+        """What to learn evidence of, a tuple of slots each: single fields first, then crosses."""
         singles = crossable(schema)
         if self.crosses == "none":
             crosses: list[tuple[int, ...]] = []
@@ -172,7 +172,7 @@ class Parts:
 
 
 def _valued(part: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """With values, none a row where no field carries any: stores leave those out."""
+    """With an array of values, without columns where no field carries any: stores leave it out."""
     return {"values": np.zeros((len(part["codes"]), 0), np.float32), **part}
 
 
@@ -247,7 +247,7 @@ def _vocabulary(
 
 
 def _kept_apart(running: Running, name: str) -> Running:
-    """With checkpoints of its own."""
+    """The same, with a folder of its own for checkpoints."""
     return replace(running, checkpoint=running.checkpoint and running.checkpoint / name)
 
 

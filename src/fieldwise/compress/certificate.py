@@ -123,7 +123,7 @@ class _Rows:
     def _of_evidence(
         self, own: FieldVocabulary, number: int, before: np.ndarray, after: np.ndarray
     ) -> Both:
-        """Evidence that is known still is what it was; what is known no longer is none."""
+        """Crossed categories that are kept have the evidence they had, the others have none."""
         words: Any = self._model.vocabulary
         k, t = divmod(number % (len(words.evidence) * words.evidence.n_targets),
                       words.evidence.n_targets)  # fmt: skip

@@ -16,7 +16,7 @@ PIECE = 4096  # rows at a time
 
 
 class Peers(Protocol):
-    """The other engines of a run. Every one of them calls the same in the same order."""
+    """The other engines of a run. All of them must make the same calls in the same order."""
 
     row_group: int  # which part of a batch's rows is this one's
     n_row_groups: int

@@ -145,7 +145,7 @@ class Dialect:
         return {name: (*every[name][:2], filled(every[name][2])) for name in order}
 
     def same_name(self, name: str) -> str:
-        """What two names have in common that the database takes for one."""
+        """The form of a name by which the database knows it: two of the same form are one to it."""
         raise NotImplementedError
 
     def definitions(self, terms: Sequence[Term]) -> list[str]:

@@ -130,7 +130,7 @@ class Endpoints:
 
     @asynccontextmanager
     async def watching(self, seconds: float) -> AsyncIterator[None]:
-        """There is a model, or an error, and the folder is looked at again and again."""
+        """Load a model, or fail, and look at the folder again and again meanwhile."""
         await self._watched(self._live.load)
         task = asyncio.create_task(self._watch(seconds))
         try:
@@ -161,8 +161,8 @@ class Endpoints:
     async def _apart(
         self, work: Callable[..., Any], *arguments: Any, room: asyncio.Semaphore | None = None
     ) -> Any:
-        """What takes longer, in a thread. `room` is released when the thread is done, which may be
-        after the request has run out of time."""
+        """The result of longer work, done in a thread. `room` is released when the thread is done,
+        which may be after the request has run out of time."""
         loop = asyncio.get_running_loop()
         thread = self._threads.submit(work, *arguments)
         if room is not None:
@@ -248,8 +248,8 @@ class Endpoints:
         return answer({"field": field, "categories": found})
 
     async def health(self, request: Request) -> Response:
-        """Whether the server lives, what it serves, and what is wrong with the folder, which is
-        told to those who may know where it is."""
+        """Whether the server is alive, what it serves and, for requests that carry the token, what
+        is wrong with the model's folder."""
         served, problem = self._live.now, self._live.problem
         may_know = has_token(request.scope, self._token)
         return answer(

@@ -61,8 +61,8 @@ class LiveModel:
         return self._refused if self._is_there else f"{self.path / HEADER} is not there"
 
     def load(self) -> Served:
-        """The first look: where no model can be loaded, not even a copy that another worker made,
-        it is an error."""
+        """The first look. It fails where no model can be loaded, not even the copy that another
+        worker made."""
         self.look()
         if self.now is None:
             self._serve_copy()
@@ -71,8 +71,8 @@ class LiveModel:
         return self.now
 
     def look(self) -> bool:
-        """Load what is new; whether something was. What is broken is refused, once; what the disk
-        is to blame for is tried again with every look."""
+        """Load what is new; whether something was. A broken model is refused once; one that could
+        not be read for reasons of the disk is tried again at every look."""
         found = self._identity()
         self._is_there = found is not None
         if found is None or found == self._looked_at:
@@ -167,8 +167,7 @@ class LiveModel:
             return None
 
     def _check_sizes(self, names: Iterable[str], copy: Path) -> None:
-        """A file that is cut short under the header of what is served is noticed without reading
-        it."""
+        """Notice, without reading it, a file that was cut short while its header stayed."""
         for name in names:
             size = (self.path / name).stat().st_size
             if (copy / name).is_file() and (copy / name).stat().st_size != size:

@@ -60,7 +60,7 @@ class UpdateSettings:
 
     @property
     def keep(self) -> float:
-        """What is left of the old."""
+        """What old counts and sums are multiplied by."""
         return 1 - self.forget
 
     def held_out(self, store: Store, words: Vocabulary, seed: int) -> np.ndarray | None:
