@@ -20,11 +20,13 @@ import numpy as np
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time; `ask` gives the status of its answer."""
+    """One request at a time; `ask` gives the status of its answer, 0 where the connection ends, and
+    `body` is what it brought."""
 
     def __init__(self) -> None:
         self._waiting: asyncio.Future[int] | None = None
-        self._got = b""
+        self._got = self.body = b""
+        self.is_open = True
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -42,10 +44,14 @@ class Connection(asyncio.Protocol):
             return
         length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n", 1)[0])
         if len(body) >= length:
-            waiting, self._waiting = self._waiting, None
+            waiting, self._waiting, self.body = self._waiting, None, body
             waiting.set_result(int(head[9:12]))
 
+    def close(self) -> None:
+        self._transport.close()
+
     def connection_lost(self, error: Exception | None) -> None:
+        self.is_open = False
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(0)
 

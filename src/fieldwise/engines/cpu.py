@@ -6,7 +6,6 @@ rows, one thread a block, summed in the order of blocks.
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,19 +22,13 @@ from ..objective import COMBINE, Objective
 from ..packed import Packed
 from . import StepSettings, _kernels, _packed, _products
 from ._penalty import PENALTY_ROWS, Penalty
+from ._pool import POOL
 from ._vectors import LINE
 
 __all__ = ["CpuEngine", "make", "products", "score", "table_rows"]
 
 SMALL_STEP = 1 << 18  # floats gathered a step that are not worth waking other threads for
 SMALL = 256  # rows not worth waking other threads for
-
-# Numba's own pool instead of OpenMP: no thread spins while it waits, which beside another busy
-# process made a step twelve times slower, and a forked child may go on using it. It may not be
-# entered twice at once.
-if numba.config.THREADING_LAYER == "default":
-    numba.config.THREADING_LAYER = "workqueue"
-_RUNNING = threading.Lock()
 
 
 def padded(layout: Layout) -> int:
@@ -99,7 +92,7 @@ def score(
     if isinstance(table, Packed):
         kernels, held = _packed, (table.entries, table.scale, table.bias)
     common = (held, rows, x, layout.starts, layout.slot_starts, offsets.astype(np.float32), out)
-    if len(rows) < SMALL or not _RUNNING.acquire(blocking=False):
+    if len(rows) < SMALL or not POOL.acquire(blocking=False):
         kernels.score_serial(*common, by_field, valued)
     else:
         try:
@@ -107,7 +100,7 @@ def score(
             numba.set_num_threads(n_threads)
             kernels.score(*common, n_threads, by_field, valued)
         finally:
-            _RUNNING.release()
+            POOL.release()
     return out.reshape(len(rows), layout.n_outputs, layout.n_fields) if by_field else out
 
 
@@ -119,14 +112,14 @@ def products(table: np.ndarray, rows: slice, weights: np.ndarray, edges: np.ndar
     """
     out = np.empty((rows.stop - rows.start, len(edges) - 1), np.float32)
     common = (table, rows.start, weights, edges, out)
-    if len(out) < SMALL or not _RUNNING.acquire(blocking=False):
+    if len(out) < SMALL or not POOL.acquire(blocking=False):
         _products.products_serial(*common)
     else:
         try:
             numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
             _products.products(*common, numba.config.NUMBA_NUM_THREADS)
         finally:
-            _RUNNING.release()
+            POOL.release()
     return out
 
 
@@ -192,7 +185,7 @@ class CpuEngine:
     ) -> None:
         data, valued = self._data(codes, values, target, weight)
         n, first = len(codes), 0
-        with _RUNNING:
+        with POOL:
             numba.set_num_threads(self.n_threads)
             while first < n:
                 n_plain = self.settings.until_due(self.n_steps) * self.settings.batch_size

@@ -17,8 +17,9 @@ import numpy as np
 from ..layout import Layout
 from ..objective import Objective
 from . import StepSettings, _kernels
+from ._pool import POOL
 from ._shards import Peers, held_columns, shard_layout, starting_columns
-from .cpu import _RUNNING, CpuEngine, _part, score
+from .cpu import CpuEngine, _part, score
 
 __all__ = ["ShardedEngine"]
 
@@ -62,7 +63,7 @@ class ShardedEngine(CpuEngine):
         data, valued = self._data(codes, values, target, weight)
         g, n_groups, size = self.peers.row_group, self.peers.n_row_groups, self.settings.batch_size
         found = np.zeros(2)
-        with _RUNNING:
+        with POOL:
             numba.set_num_threads(self.n_threads)
             for first in range(0, len(codes), size):
                 n = min(size, len(codes) - first)

@@ -16,6 +16,8 @@ from ..layout import Layout
 
 __all__ = ["Explanation", "Marginals", "RowExplainer", "credit_shares"]
 
+SMALL = 16  # rows not worth waking other threads for
+
 
 @dataclass(frozen=True)
 class Marginals:
@@ -87,8 +89,10 @@ class RowExplainer:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """main (n, K, m), Shapley values (n, K, m) and, where wanted, pair effects (n, K, m, m)
 
-        codes (n, S), -1 for unseen; wide (n, S) values, or None
+        codes (n, S), -1 for unseen; wide (n, S) values, or None. Safe to call from many threads:
+        those that find the pool busy work by themselves.
         """
+        from ..engines._pool import POOL
         from . import _kernels
 
         layout = self.layout
@@ -98,11 +102,16 @@ class RowExplainer:
         x = np.zeros((1, 1), np.float32) if wide is None else wide.astype(np.float32)
         main, halves = np.empty((n, K, m)), np.empty((n, K, m))
         found = np.zeros((n, K, m, m) if pairs else (1, 1, 1, 1))
-        _kernels.explain(
-            *(self.table, self.mean.astype(np.float32), at, x, wide is not None),
-            *(layout.starts, layout.slot_starts, K, self.worth, self.middle),
-            *(main, halves, found, pairs),
-        )
+        alone = n < SMALL or not POOL.acquire(blocking=False)
+        try:
+            _kernels.explain(
+                *(self.table, self.mean.astype(np.float32), at, x, wide is not None),
+                *(layout.starts, layout.slot_starts, K, self.worth, self.middle),
+                *(main, halves, found, pairs, alone),
+            )
+        finally:
+            if not alone:
+                POOL.release()
         return main, main + halves, found
 
 

@@ -54,9 +54,9 @@ class Gate:
 
         async def sent(message: Message) -> None:
             nonlocal status
+            await send(message)  # which waits while the other side takes nothing
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
 
         task: Any = asyncio.current_task()
 
@@ -81,7 +81,9 @@ class Gate:
             clock.cancel()
             if isinstance(error, asyncio.CancelledError) and not (is_late and not task.uncancel()):
                 raise  # somebody else's
-            if status:  # the answer has begun, so it can only be broken off
+            if status and is_late:
+                return  # whoever serves us breaks off an answer that has begun
+            if status:
                 raise
             await self._told(TimeoutError() if is_late else error)(scope, receive, sent)
         finally:

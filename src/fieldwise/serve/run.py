@@ -51,6 +51,7 @@ class Patient(HttpToolsProtocol):
         self._was_of_use = False
         self._clock: asyncio.TimerHandle | None = None  # of headers
         self._end: asyncio.TimerHandle | None = None  # of an answer that is not taken
+        self._answered: Any = None  # which is not the last request, where several came at once
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -59,6 +60,7 @@ class Patient(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
         self._stay()
+        self._forget()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -113,7 +115,21 @@ class Patient(HttpToolsProtocol):
             self._stay()
 
     def timeout_keep_alive_handler(self) -> None:
-        self.transport.abort()  # closing would wait for who does not read
+        self._cut()  # closing would wait for who does not read
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _cut(self) -> None:
+        self._forget()
+        self.transport.abort()
+
+    def _forget(self) -> None:
+        """What is still written is for nobody, and writing it would be an error."""
+        if self._answered is not None:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
 
     def _is_answered(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
@@ -135,7 +151,7 @@ class Patient(HttpToolsProtocol):
     def _leave(self) -> None:
         """Unless the other side takes what it is sent."""
         if self._end is None:
-            self._end = self.loop.call_later(self._limits.seconds, self.transport.abort)
+            self._end = self.loop.call_later(self._limits.seconds, self._cut)
 
     def _stay(self) -> None:
         if self._end is not None:
