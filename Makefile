@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Benchmarks that are one run of the module of that name.
 BENCHES := $(addprefix bench-,data cpu accuracy tasks components baselines explain bound serve update scale)
 
-.PHONY: setup demo test test-all lint types bench bench-compare bench-presets docs clean $(BENCHES)
+.PHONY: setup demo test test-all lint types bench bench-load bench-compare bench-presets audit docs clean $(BENCHES)
 
 setup: $(READY)
 
@@ -53,6 +53,15 @@ bench-presets: $(READY)
 	$(BIN)/python -m benchmarks.presets run
 	$(BIN)/python -m benchmarks.presets results
 	$(BIN)/python -m benchmarks.ablations
+
+# An hour of good and bad clients; shorter with MINUTES=5. Not part of `make bench`.
+MINUTES ?= 60
+bench-load: $(READY)
+	$(BIN)/python -m benchmarks.soak $(MINUTES)
+
+# Known holes in the pinned packages; asks a database of the internet, so it is no part of `test`.
+audit: $(READY)
+	$(BIN)/pip-audit --disable-pip --no-deps --requirement constraints.txt
 
 # The manual, into site/: open site/index.html, no server or network is needed.
 docs: $(READY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -78,6 +79,35 @@ def test_a_saved_model_explains_alike(fitted, tmp_path):
     (tmp_path / "m" / "moments.safetensors").unlink()
     with pytest.raises(ModelError, match="moments.safetensors is missing"):
         FieldwiseModel.load(tmp_path / "m")
+
+
+IN_THREADS = """
+import sys, warnings
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np, polars as pl
+from fieldwise import FieldwiseModel
+warnings.simplefilter("ignore")
+model = FieldwiseModel.load(sys.argv[1])
+frame = pl.read_parquet(sys.argv[2])
+alone = model.explain(frame).shapley
+few = model.explain(frame[:5]).shapley
+assert np.array_equal(few, alone[:5])
+for _ in range(30):
+    with ThreadPoolExecutor(4) as pool:
+        explained = [pool.submit(model.explain, frame) for _ in range(4)]
+        scored = [pool.submit(model.decision_function, frame) for _ in range(4)]
+    assert all(np.array_equal(one.result().shapley, alone) for one in explained)
+    assert len({one.result().tobytes() for one in scored}) == 1
+"""
+
+
+def test_many_threads_explain_and_score_at_once(fitted, tmp_path):
+    """In a process of its own, which two parallel kernels at the same time would end."""
+    path, frame = fitted.model_.save(tmp_path / "m"), table(seed=1)[0]
+    frame.write_parquet(tmp_path / "t")
+    command = [sys.executable, "-c", IN_THREADS, str(path), str(tmp_path / "t")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 def test_several_outputs(fitted):

@@ -235,6 +235,8 @@ def test_who_does_not_take_the_answer_is_let_go(path):
         assert _is_connected(server.port, port)
         wait_for(lambda: not _is_connected(server.port, port))
         assert server.ask("GET", "/ready")[0] == 200
+        time.sleep(0.5)
+    assert "Traceback" not in server.log  # of what was still to be written
 
 
 def _is_connected(port: int, other: int) -> bool:
