@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.clients import BAD
 from benchmarks.soak import Plan, fitted_slope, soak
+
 from serving import fitted, rows_of
 
 
