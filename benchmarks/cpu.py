@@ -32,7 +32,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as logistic
 
 from benchmarks.peers import OneTable
-from benchmarks.record import save
+from benchmarks.record import save, timed
 from fieldwise import FieldwiseClassifier, Layout, synthetic
 from fieldwise.data.planted import AVAZU_SIZES, CRITEO_SIZES
 from fieldwise.engines import StepSettings, _kernels
@@ -49,16 +49,10 @@ SHAPES: dict[str, tuple[Layout, float, float]] = {  # layout, learning rate, dec
 }
 
 
-def timed(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
 def median(work: Callable[[], object], times: int = RUNS) -> float:
     """Seconds of one run, after another to warm up."""
     work()
-    return statistics.median(timed(work) for _ in range(times))
+    return timed(work, times)
 
 
 def engine_of(layout: Layout, **settings: Any) -> CpuEngine:

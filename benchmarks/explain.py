@@ -11,13 +11,10 @@ shape, in the same run.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from statistics import median
-from typing import Any
 
 import numpy as np
 
-from benchmarks.record import save
+from benchmarks.record import save, timed
 from fieldwise import Field, FieldwiseModel, Layout, Schema, Target
 from fieldwise.compare.paper import SIZES
 from fieldwise.data.vocabulary import integer_vocabulary
@@ -39,15 +36,6 @@ def model_of(layout: Layout, seed: int = 0) -> FieldwiseModel:
     rows = random.standard_normal(shape, dtype=np.float32) * np.float32(0.05)
     about = {"rows": 36_672_494}
     return FieldwiseModel(words, layout, rows, Objective(), np.zeros(1), about)
-
-
-def timed(work: Callable[[], Any], rounds: int = 1) -> float:
-    found = []
-    for _ in range(rounds):
-        begun = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - begun)
-    return median(found)
 
 
 def fields_and_cards() -> dict[str, float]:

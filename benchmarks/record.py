@@ -6,12 +6,25 @@ import datetime as dt
 import json
 import os
 import platform
+import time
+from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import fieldwise
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def timed(work: Callable[[], Any], rounds: int = 1) -> float:
+    """Seconds of some work, the median of so many rounds."""
+    found = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - begun)
+    return median(found)
 
 
 def machine() -> dict[str, Any]:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from benchmarks import serve_compress, serve_onnx, serve_rank, serve_sql
-from benchmarks.record import RESULTS, save
+from benchmarks.record import RESULTS, save, timed
 from fieldwise import FieldwiseClassifier, FieldwiseModel, load_flights, synthetic
 from fieldwise.data.planted import AVAZU_SIZES, CRITEO_SIZES
 
@@ -236,12 +236,6 @@ def presets() -> dict[str, Any]:
             "call_cpu_microseconds": found["cpu_microseconds"],
         }
     return out
-
-
-def timed(work: Callable[[], Any]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
 
 
 FIGURES: dict[str, Callable[[], dict[str, Any]]] = {

@@ -7,13 +7,13 @@ serving.
 
 from __future__ import annotations
 
-import time
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from benchmarks.explain import model_of
+from benchmarks.record import timed
 from fieldwise import FieldwiseModel, Layout
 
 CATEGORIES, N_FIELDS, RANK, ROUNDS = 100_000, 22, 8, 30
@@ -45,13 +45,7 @@ def every_row(model: FieldwiseModel) -> float:
     codes = np.ones((CATEGORIES, N_FIELDS), np.int32)
     codes[:, 0] = np.arange(CATEGORIES)
     model.score_codes(codes, None)
-    return median(timed(lambda: model.score_codes(codes, None)) for _ in range(5))
-
-
-def timed(work: Any) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
+    return timed(lambda: model.score_codes(codes, None), 5)
 
 
 if __name__ == "__main__":

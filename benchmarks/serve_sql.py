@@ -13,28 +13,18 @@ import importlib.util
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from benchmarks.record import timed
 from fieldwise import FieldwiseClassifier, FieldwiseModel, load_flights
 from fieldwise.export import python, sql
 
 N_ROWS, N_TRAIN, ROUNDS = 100_000, 220_000, 3
 SCHEMA = "fieldwise_bench"
-
-
-def timed(work: Callable[[], Any], rounds: int = ROUNDS) -> float:
-    found = []
-    for _ in range(rounds):
-        begun = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - begun)
-    return median(found)
 
 
 def check(model: FieldwiseModel, rows: pl.DataFrame, found: Any) -> float:
@@ -52,15 +42,15 @@ def in_duckdb(model: FieldwiseModel, rows: pl.DataFrame, folder: Path) -> dict[s
     connection = duckdb.connect()
     connection.register("given", rows.with_row_index("id").to_arrow())
     connection.execute("CREATE TABLE input AS SELECT * FROM given")
-    loading = timed(lambda: connection.execute(file.read_text()))
+    loading = timed(lambda: connection.execute(file.read_text()), ROUNDS)
     one = "SELECT probability FROM fieldwise_scores WHERE id = 7"
     every = "SELECT probability FROM fieldwise_scores ORDER BY id"
     found = connection.execute(every).fetchnumpy()["probability"]
     return {
         "megabytes": file.stat().st_size / 1e6,
         "load_seconds": loading,
-        "one_row_seconds": timed(lambda: connection.execute(one).fetchall()),
-        "seconds": timed(lambda: connection.execute(every).fetchnumpy()),
+        "one_row_seconds": timed(lambda: connection.execute(one).fetchall(), ROUNDS),
+        "seconds": timed(lambda: connection.execute(every).fetchnumpy(), ROUNDS),
         "difference": check(model, rows, found),
     }
 
@@ -82,14 +72,14 @@ def in_postgres(model: FieldwiseModel, rows: pl.DataFrame, folder: Path) -> dict
         with connection.cursor().copy("COPY input FROM STDIN (FORMAT csv, NULL '\\N')") as copy:
             copy.write(numbered.write_csv(null_value="\\N", include_header=False))
         connection.execute("ANALYZE input")
-        loading = timed(lambda: connection.execute(file.read_text()))
+        loading = timed(lambda: connection.execute(file.read_text()), ROUNDS)
         one = "SELECT probability FROM fieldwise_scores WHERE id = 7"
         every = "SELECT probability FROM fieldwise_scores ORDER BY id"
         found = connection.execute(every).fetchall()
         out = {
             "server": connection.info.server_version,
             "load_seconds": loading,
-            "one_row_seconds": timed(lambda: connection.execute(one).fetchall()),
+            "one_row_seconds": timed(lambda: connection.execute(one).fetchall(), ROUNDS),
             "seconds": timed(lambda: connection.execute(every).fetchall(), 1),
             "difference": check(model, rows, [row[0] for row in found]),
         }
@@ -113,7 +103,7 @@ def in_python(model: FieldwiseModel, rows: pl.DataFrame, folder: Path) -> dict[s
     return {
         "megabytes": file.stat().st_size / 1e6,
         "first_row_seconds": first,
-        "rows_per_second": len(dicts) / timed(lambda: late.predict_proba(dicts)),
+        "rows_per_second": len(dicts) / timed(lambda: late.predict_proba(dicts), ROUNDS),
         "difference": check(model, some, late.predict_proba(dicts)),
     }
 
@@ -130,7 +120,7 @@ def figures() -> dict[str, Any]:
         found: dict[str, Any] = {
             "fields": model.layout.n_fields,
             "parameters": model.layout.n_parameters,
-            "fieldwise_seconds": timed(lambda model=model: model.predict_proba(rows)),
+            "fieldwise_seconds": timed(lambda model=model: model.predict_proba(rows), ROUNDS),
         }
         with tempfile.TemporaryDirectory() as name:
             found["duckdb"] = in_duckdb(model, rows, Path(name))

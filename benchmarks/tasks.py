@@ -20,8 +20,8 @@ import numpy as np
 import polars as pl
 
 from benchmarks.accuracy import FOLDER, LEAKS
-from benchmarks.cpu import BATCH, SHAPES, timed
-from benchmarks.record import save
+from benchmarks.cpu import BATCH, SHAPES
+from benchmarks.record import save, timed
 from fieldwise import (
     FieldEncoder,
     FieldwiseClassifier,

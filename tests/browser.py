@@ -32,6 +32,11 @@ KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "ArrowDown": 40, "ArrowUp": 38, "Ente
         "Home": 36, "End": 35, "Escape": 27, "Backspace": 8}  # fmt: skip
 
 
+def by_id(name: str) -> str:
+    """The element with an id, in JavaScript."""
+    return f"document.getElementById('{name}')"
+
+
 class Browser:
     """One process; every page is a tab of its own."""
 

@@ -28,6 +28,14 @@ def models(tmp_path_factory) -> dict[str, Path]:
     return {kind: fitted(kind).save(folder / kind) for kind in KINDS}
 
 
+@pytest.fixture(scope="module")
+def browser():
+    from browser import Browser
+
+    with Browser() as started:
+        yield started
+
+
 @pytest.fixture
 def one_thread():
     """torch on one thread: tests run side by side, and their matrices are small."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from fieldwise import FieldwiseClassifier, FieldwiseModel, FieldwiseRegressor
+from fieldwise.boosted import Boosted
 from fieldwise.errors import DataError
 
 ODD = [
@@ -123,3 +125,17 @@ def close(found: Sequence[Any], expected: Sequence[Any], limit: float = 1e-5) ->
         (a is None) == (b is None) and (a is None or bool(np.allclose(a, b, atol=limit, rtol=1e-5)))
         for a, b in zip(found, expected, strict=True)
     )
+
+
+# Of a model that SQL and Python cannot carry what makes it one, and what is said of it.
+NOT_CARRIED: dict[str, tuple[Callable[[FieldwiseModel], FieldwiseModel], str]] = {
+    "boosted": (lambda m: replace(m, boosted=Boosted([])), "boosted trees.*{}.*export to ONNX"),
+    "vote": (
+        lambda m: replace(m, objective=replace(m.objective, combine="vote")),
+        "fields vote.*{}.*combine='sum'",
+    ),
+    "fm": (
+        lambda m: replace(m, layout=replace(m.layout, component="fm")),
+        "component is 'fm'.*{}.*'linear'",
+    ),
+}

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from databases import Database, duckdb_in_memory, postgres, postgres_server, psql
 from exported import (
     KINDS,
+    NOT_CARRIED,
     ODD,
     QUOTED,
     SETTINGS,
@@ -34,7 +35,6 @@ from fieldwise import (
     SettingError,
     StoreError,
 )
-from fieldwise.boosted import Boosted
 from fieldwise.export import _postgres
 from fieldwise.export.parts import outputs_of
 from fieldwise.export.sql import write
@@ -321,23 +321,10 @@ def test_a_script_that_fails_leaves_nothing(database: Database, tmp_path: Path) 
     assert not [name for (name,) in found if name.startswith("fieldwise")]
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        (lambda m: replace(m, boosted=Boosted([])), "boosted trees.*SQL.*export to ONNX"),
-        (
-            lambda m: replace(m, objective=replace(m.objective, combine="vote")),
-            "fields vote.*SQL.*combine='sum'",
-        ),
-        (
-            lambda m: replace(m, layout=replace(m.layout, component="fm")),
-            "component is 'fm'.*SQL.*'linear'",
-        ),
-    ],
-    ids=["boosted", "vote", "fm"],
-)
-def test_what_sql_cannot_carry_is_refused(tmp_path: Path, changed: Any, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+@pytest.mark.parametrize("what", NOT_CARRIED)
+def test_what_sql_cannot_carry_is_refused(tmp_path: Path, what: str) -> None:
+    changed, message = NOT_CARRIED[what]
+    with pytest.raises(ModelError, match=message.format("SQL")):
         write(changed(model_of("plain")), tmp_path / "m.sql")
     assert not list(tmp_path.iterdir())
 

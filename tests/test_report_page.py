@@ -20,7 +20,7 @@ import polars as pl
 import pytest
 
 import fieldwise.report
-from browser import CHROMIUM, Browser
+from browser import CHROMIUM, by_id
 from fieldwise import FieldwiseClassifier, FieldwiseRegressor, load_flights
 from fieldwise.explain import figures
 from fieldwise.explain.html import card_html, explanation_html, model_html
@@ -316,16 +316,6 @@ PANELS = (
     "[...document.querySelectorAll('.panel')].filter("
     "p => p.checkVisibility({visibilityProperty: true})).map(p => p.id)"
 )
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with Browser() as started:
-        yield started
-
-
-def by_id(name):
-    return f"document.getElementById('{name}')"
 
 
 def click_tab(tab, name):

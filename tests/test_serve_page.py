@@ -19,7 +19,7 @@ import polars as pl
 import pytest
 
 import fieldwise
-from browser import CHROMIUM, Browser
+from browser import CHROMIUM, by_id
 from fieldwise import FieldwiseClassifier, FieldwiseRegressor, load_flights
 
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
@@ -189,16 +189,6 @@ def test_its_colours_are_those_of_the_report():
 
 
 # In a browser -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with Browser() as started:
-        yield started
-
-
-def by_id(name):
-    return f"document.getElementById('{name}')"
 
 
 def text_of(tab, name):
