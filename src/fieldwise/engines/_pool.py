@@ -2,7 +2,7 @@
 
 Instead of OpenMP: no thread spins while it waits, which beside another busy process made a step
 twelve times slower, and a forked child may go on using it. Two threads that enter it at once end
-the process, so every parallel kernel is called by who holds POOL, wherever it is.
+the process, so a parallel kernel, wherever it is, is called only while POOL is held.
 """
 
 from __future__ import annotations

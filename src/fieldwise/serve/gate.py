@@ -29,8 +29,9 @@ GONE = 499  # the client, before it was answered; as nginx counts it
 
 
 class Gate:
-    """ASGI, around an application. What is asked of `endpoints` (method and path) is theirs at
-    once; the application has the rest, which is counted together. `open_paths` need no token."""
+    """ASGI, around an application. A request for one of `endpoints`, by method and path, goes
+    straight to it, any other to the application; those are counted together, as "other".
+    `open_paths` need no token."""
 
     def __init__(
         self,

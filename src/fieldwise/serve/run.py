@@ -49,17 +49,17 @@ class Patient(HttpToolsProtocol):
         self._size = 0  # bytes since the last that were of use
         self._is_head = True  # the headers of a request are still to come
         self._was_of_use = False
-        self._clock: asyncio.TimerHandle | None = None  # of headers
-        self._end: asyncio.TimerHandle | None = None  # of an answer that is not taken
-        self._answered: Any = None  # which is not the last request, where several came at once
+        self._head_clock: asyncio.TimerHandle | None = None  # until headers must be whole
+        self._end_clock: asyncio.TimerHandle | None = None  # until an answer must be taken
+        self._answered: Any = None  # the request at work; where several came at once not the last
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._wind()
+        self._start_head_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop()
-        self._stay()
+        self._stop_head_clock()
+        self._stop_end_clock()
         self._forget()
         super().connection_lost(exc)
 
@@ -68,22 +68,23 @@ class Patient(HttpToolsProtocol):
         super().data_received(data)
         self._size = 0 if self._was_of_use else self._size + len(data)
         if self.transport.is_closing():
-            self._leave()
+            self._start_end_clock()
         elif self._size > LONGEST_HEAD:
             self._refuse(b"431 Request Header Fields Too Large", b"the headers never end")
-        elif self._clock is None and (
+        elif self._head_clock is None and (
             self._is_head or (self._is_answered() and self.timeout_keep_alive_task is None)
         ):
-            self._wind()  # headers are not whole; or no request, and uvicorn's clock has stopped
+            # Headers are not whole; or there is no request, and uvicorn's clock has stopped.
+            self._start_head_clock()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._unset_keepalive_if_required()
-        self._stop()
+        self._stop_head_clock()
         self._size, self._is_head = 0, True
 
     def on_headers_complete(self) -> None:
-        self._stop()
+        self._stop_head_clock()
         self._is_head = False
         super().on_headers_complete()
 
@@ -95,7 +96,7 @@ class Patient(HttpToolsProtocol):
         self._was_of_use = True
         super().on_message_complete()
         if self._is_answered():  # by a refusal, before its body had come
-            self._stop()
+            self._stop_head_clock()
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
@@ -103,19 +104,19 @@ class Patient(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.transport.is_closing():  # which waits until all is sent
-            self._leave()
+            self._start_end_clock()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._leave()
+        self._start_end_clock()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if not self.transport.is_closing():
-            self._stay()
+            self._stop_end_clock()
 
     def timeout_keep_alive_handler(self) -> None:
-        self._cut()  # closing would wait for who does not read
+        self._cut()  # closing would wait for a client that does not read
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._answered = cycle
@@ -126,7 +127,7 @@ class Patient(HttpToolsProtocol):
         self.transport.abort()
 
     def _forget(self) -> None:
-        """What is still written is for nobody, and writing it would be an error."""
+        """Drop what is still to be written: nobody is there, and writing it would be an error."""
         if self._answered is not None:
             self._answered.disconnected = True
             self._answered.message_event.set()
@@ -134,32 +135,32 @@ class Patient(HttpToolsProtocol):
     def _is_answered(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
-    def _wind(self) -> None:
-        self._stop()
-        self._clock = self.loop.call_later(
+    def _start_head_clock(self) -> None:
+        self._stop_head_clock()
+        self._head_clock = self.loop.call_later(
             self._limits.header_seconds,
             self._refuse,
             b"408 Request Timeout",
             b"the headers took too long",
         )
 
-    def _stop(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
+    def _stop_head_clock(self) -> None:
+        if self._head_clock is not None:
+            self._head_clock.cancel()
+            self._head_clock = None
 
-    def _leave(self) -> None:
-        """Unless the other side takes what it is sent."""
-        if self._end is None:
-            self._end = self.loop.call_later(self._limits.seconds, self._cut)
+    def _start_end_clock(self) -> None:
+        """From now on the other side must take what it is sent, or the connection is cut."""
+        if self._end_clock is None:
+            self._end_clock = self.loop.call_later(self._limits.seconds, self._cut)
 
-    def _stay(self) -> None:
-        if self._end is not None:
-            self._end.cancel()
-            self._end = None
+    def _stop_end_clock(self) -> None:
+        if self._end_clock is not None:
+            self._end_clock.cancel()
+            self._end_clock = None
 
     def _refuse(self, status: bytes, why: bytes) -> None:
-        self._stop()
+        self._stop_head_clock()
         if self.transport.is_closing():
             return
         body = b'{"error":"' + why + b'"}'
@@ -168,7 +169,7 @@ class Patient(HttpToolsProtocol):
             b"content-length: " + str(len(body)).encode() + b"\r\n\r\n" + body
         )
         self.transport.close()
-        self._leave()
+        self._start_end_clock()
 
 
 def run_server(
