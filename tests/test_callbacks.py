@@ -250,7 +250,7 @@ def test_train_logs_to_tensorboard(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--log-to", "wandb"), "log_to='wandb' is not one of mlflow, tensorboard"),
+        (("--log-to", "wandb"), "--log-to 'wandb' is not one of mlflow, tensorboard"),
         (("--log-dir", "runs"), "--log-dir runs goes with --log-to"),
     ],
 )

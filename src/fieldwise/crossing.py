@@ -21,7 +21,7 @@ from .crosses import Evidence, draw_folds, find_crosses
 from .crosses.evidence import FOLDS, Fitted, Observed
 from .data.schema import Schema, slot_positions
 from .data.shuffle import Rows, gathered
-from .errors import DataError, SettingError, unknown_column
+from .errors import DataError, SettingError, not_one_of, unknown_column
 from .layout import Layout
 from .model import FieldwiseModel
 from .objective import Head, Objective
@@ -96,7 +96,7 @@ def decide(
     `apart` are settings, by name, that do not go with crosses.
     """
     if preset not in PRESETS:
-        raise SettingError(f"preset={preset!r} is not one of {', '.join(PRESETS)}")
+        raise not_one_of(f"preset={preset!r}", preset, PRESETS)
     if combine is None:
         combine = "boosted" if preset == "best" else "sum"
     boosted = combine == "boosted"

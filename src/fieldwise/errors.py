@@ -17,7 +17,7 @@ Each names the thing, the value, the limit and the remedy. `DataError`, `SchemaE
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 __all__ = [
     "DataError",
@@ -29,6 +29,7 @@ __all__ = [
     "SettingError",
     "StoreError",
     "TrainingError",
+    "not_one_of",
     "unknown_column",
 ]
 
@@ -76,6 +77,27 @@ def unknown_column(name: str, columns: Iterable[str], *, what: str = "column") -
     """The error for a column that is not there, with the nearest one that is."""
     columns = list(columns)
     shown = ", ".join(columns[:8]) + (", ..." if len(columns) > 8 else "")
-    near = difflib.get_close_matches(name, columns, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return SchemaError(f"{what} {name!r} is not in the table; it has {shown}.{hint}")
+    return SchemaError(
+        f"{what} {name!r} is not in the table; it has {shown}.{_hint(name, columns)}"
+    )
+
+
+def not_one_of(
+    what: str,
+    value: object,
+    choices: Iterable[str],
+    *,
+    known: Mapping[str, str] | None = None,
+    error: type[FieldwiseError] = SettingError,
+) -> FieldwiseError:
+    """The error for a setting that has a few values, with the nearest one. `known` are other names
+    of them."""
+    choices = list(choices)
+    hint = _hint(str(value), choices, known)
+    return error(f"{what} is not one of {', '.join(choices[:20])}" + (f".{hint}" if hint else ""))
+
+
+def _hint(name: str, choices: Iterable[str], known: Mapping[str, str] | None = None) -> str:
+    meant = {choice.lower(): choice for choice in choices} | (dict(known) if known else {})
+    near = difflib.get_close_matches(name.lower(), meant, n=1)
+    return f" Did you mean {meant[near[0]]!r}?" if near else ""

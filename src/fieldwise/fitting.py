@@ -246,7 +246,7 @@ def prepared_store(
 ) -> tuple[Store, dict[str, Any]]:
     """The encoded table of `train_table`, and what goes to `fit_store`."""
     if out.exists() and not overwrite:
-        raise SettingError(f"{out} is there already; overwrite it or choose another name")
+        raise SettingError(f"{out} is there already; set overwrite=True or choose another name")
     work = work_folder(out)
     if not running.resume:
         shutil.rmtree(work, ignore_errors=True)

@@ -21,7 +21,7 @@ from functools import cached_property
 
 import numpy as np
 
-from .errors import SettingError
+from .errors import SettingError, not_one_of
 
 __all__ = ["COMPONENTS", "Layout", "constant_ranks", "default_rank", "log_ranks"]
 
@@ -70,8 +70,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         if self.component not in COMPONENTS:
-            words = ", ".join(COMPONENTS)
-            raise SettingError(f"component={self.component!r} is not one of {words}")
+            raise not_one_of(f"component={self.component!r}", self.component, COMPONENTS)
         object.__setattr__(self, "sizes", tuple(int(d) for d in self.sizes))
         object.__setattr__(self, "ranks", tuple(int(r) for r in self.ranks))
         slots = tuple(int(s) for s in self.slots)

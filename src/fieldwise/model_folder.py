@@ -64,7 +64,7 @@ def model_id(path: Path) -> str:
 def write_model(model: FieldwiseModel, path: Path, *, overwrite: bool) -> Path:
     """The folder of a model; one that is there is replaced where `overwrite` says so."""
     if path.exists() and not overwrite:
-        raise ModelError(f"{path} is there already; overwrite it or choose another name")
+        raise ModelError(f"{path} is there already; set overwrite=True or choose another name")
     if path.exists() and not (path / HEADER).exists() and (path.is_file() or any(path.iterdir())):
         raise ModelError(f"{path} is no model; it is not replaced")
     temporary = temporary_folder(path)
@@ -137,7 +137,8 @@ def read_model(path: Path) -> dict[str, Any]:
     if not path.exists():
         put_back(path)
     if not (path / HEADER).is_file():
-        raise ModelError(f"{path} is not a model: it has no {HEADER}")
+        what = f"it has no {HEADER}" if path.exists() else "there is no such folder"
+        raise ModelError(f"{path} is not a model: {what}. Make one with: fieldwise train")
     while True:
         before = (path / HEADER).stat()
         try:

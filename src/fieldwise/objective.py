@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from .errors import SettingError
+from .errors import SettingError, not_one_of
 from .losses import LOSSES, sigmoid, softmax
 
 __all__ = ["COMBINE", "Head", "Objective"]
@@ -38,7 +38,7 @@ class Head:
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
-            raise SettingError(f"loss={self.loss!r} is not one of {', '.join(LOSSES)}")
+            raise not_one_of(f"loss={self.loss!r}", self.loss, LOSSES)
         if (self.loss == "softmax") != (self.size > 1):
             raise SettingError(f"{self.loss} cannot have {self.size} outputs")
         if not self.delta > 0:
@@ -60,7 +60,7 @@ class Objective:
 
     def __post_init__(self) -> None:
         if self.combine not in COMBINE:
-            raise SettingError(f"combine={self.combine!r} is not one of {', '.join(COMBINE)}")
+            raise not_one_of(f"combine={self.combine!r}", self.combine, COMBINE)
         if self.combine == "weighted_vote" and not all(head.is_class for head in self.heads):
             raise SettingError("combine='weighted_vote' is for classes; 'weighted' for numbers")
         if self.n_members < 1 or not self.heads:

@@ -5,7 +5,6 @@ All learn from the same `Problem`. What they give scores codes and values as an 
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from typing import Any
 
 from .. import callbacks
 from ..engines import DEVICES
-from ..errors import MissingExtra, SettingError
+from ..errors import MissingExtra, SettingError, not_one_of
 from ..layout import Layout
 from ..problem import Problem, Scorer
 from ..train import Running, TrainSettings, fitted_engine, train
@@ -142,7 +141,7 @@ def _device(device: str) -> str:
     import torch
 
     if device not in DEVICES:
-        raise SettingError(f"device={device!r} is not one of {', '.join(DEVICES)}")
+        raise not_one_of(f"device={device!r}", device, DEVICES)
     if device == "cuda" and not torch.cuda.is_available():
         raise SettingError('device="cuda": torch finds no GPU here; use "cpu" or "auto"')
     return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
@@ -275,7 +274,5 @@ def chosen_methods(names: Sequence[str]) -> list[Method]:
         elif low in known:
             out.append(known[low])
         else:
-            near = difflib.get_close_matches(low, known, n=1)
-            hint = f" Did you mean {known[near[0]]!r}?" if near else ""
-            raise SettingError(f"method {name!r} is not one of {', '.join(METHODS)}.{hint}")
+            raise not_one_of(f"method {name!r}", low, METHODS, known=known)
     return [METHODS[name] for name in dict.fromkeys(out)]

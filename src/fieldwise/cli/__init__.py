@@ -6,8 +6,10 @@ imported before a command needs it.
 
 from __future__ import annotations
 
+import re
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import typer
 
@@ -28,11 +30,31 @@ from . import (
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    help="Learn from tables of categories, field by field.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    epilog="Exit codes: 0, it is done; 2, a mistake, told on standard error; 130, interrupted.",
 )
+
+PANELS = {
+    "Look at a table": (tables.inspect, tables.encode),
+    "Train": (models.demo, models.train, comparing.tune, comparing.compare),
+    "Understand a model": (models.info, models.evaluate, explaining.explain, explaining.category),
+    "Put it to work": (models.predict, serving.serve, exporting.export, compressing.compress),
+    "Keep it fresh": (updating.update, updating.versions, updating.rollback),
+    "Study": (comparing.bound, comparing.reproduce, planning.plan),
+}
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+
+# Settings of the library whose options have other names.
+OTHER_NAMES = {
+    "crosses": "--cross",
+    "n_members": "--members",
+    "n_bins": "--bins",
+    "n_jobs": "--threads",
+    "quote": "--no-quotes",
+}
 
 
 def _version(wanted: bool) -> None:
@@ -47,30 +69,36 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    pass
+    """Learn from tables of categories, field by field.
 
-
-for command in (
-    *(tables.inspect, tables.encode),
-    *(models.train, models.evaluate, models.predict, models.info, models.demo),
-    *(explaining.explain, explaining.category),
-    exporting.export,
-    *(updating.update, updating.versions, updating.rollback),
-    *(comparing.compare, comparing.tune, comparing.reproduce, comparing.bound),
-    compressing.compress,
-    serving.serve,
-    planning.plan,
-):
-    app.command()(command)
+    fieldwise inspect clicks.csv --target clicked
+    fieldwise train clicks.csv --target clicked --out clicks.model
+    fieldwise explain clicks.model --out report.html
+    fieldwise predict clicks.model tomorrow.csv --out chances.csv
+    """
 
 
 def main() -> None:
     """The entry point: a FieldwiseError is a message, not a traceback."""
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     try:
         app()
     except FieldwiseError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {_as_typed(str(error), sys.argv[1:])}", err=True)
         sys.exit(2)
     except OSError as error:
         typer.echo(f"error: {error.filename or ''}: {error.strerror or error}", err=True)
         sys.exit(2)
+
+
+def _as_typed(message: str, arguments: list[str]) -> str:
+    """The settings of a message as the options of the command that was called: preset='glas' is
+    --preset 'glas'."""
+    group: Any = typer.main.get_command(app)
+    command = next((group.commands[word] for word in arguments if word in group.commands), group)
+    options = {p.name: p.opts[0] for p in command.params if p.opts[0].startswith("--")}
+    options |= {k: v for k, v in OTHER_NAMES.items() if v in options.values()}
+    for name, option in options.items():
+        message = re.sub(rf"\b{name}=True\b", option, message)
+        message = re.sub(rf"(?<![\w-]){name}=(?!\[)", f"{option} ", message)
+    return message

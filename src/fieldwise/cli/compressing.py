@@ -30,12 +30,15 @@ def compress(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a model smaller, as far as its loss on a table allows."""
+    """Make a model smaller, as far as its loss on a table allows.
+
+    fieldwise compress clicks.model --validation held_out.csv --out small.model
+    """
     from ..compress import compress as make_smaller
     from ..model import FieldwiseModel
 
     if out.exists() and not overwrite:
-        raise ModelError(f"{out} is there already; --overwrite it or choose another name")
+        raise ModelError(f"{out} is there already; set --overwrite or choose another name")
     loaded = FieldwiseModel.load(model)
     found = make_smaller(
         loaded,

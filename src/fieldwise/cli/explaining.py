@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import SettingError
+from ..errors import SettingError, not_one_of
 from .models import Model
-from .options import AsJson, Quiet, Separator, console, locate
+from .options import AsJson, Quiet, Separator, locate
+from .screen import say, show_table
 
 __all__ = ["category", "explain"]
 
@@ -24,7 +24,8 @@ SUFFIXES = {".html": "html", ".md": "md", ".json": "json"}
 def explain(
     model: Model,
     data: Annotated[
-        str | None, typer.Argument(help="A table to explain rows of and to judge by, if any.")
+        str | None,
+        typer.Argument(metavar="TABLE", help="A table to explain rows of and to judge by, if any."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A .html, .md or .json file to write.")] = None,
     form: Annotated[
@@ -37,7 +38,11 @@ def explain(
     separator: Separator = None,
     quiet: Quiet = False,
 ) -> None:
-    """What a model learned: fields, pairs, every category, rows; a report, or tables here."""
+    """What a model learned, as a report to open or as tables here.
+
+    fieldwise explain clicks.model
+    fieldwise explain clicks.model tomorrow.csv --out report.html
+    """
     from ..files import write_atomically
     from ..model import FieldwiseModel
     from ..report.numbers import report_numbers
@@ -85,7 +90,7 @@ def _form(form: str | None, out: Path | None) -> str | None:
         if form is None:
             raise SettingError(f"{out}: name it .html, .md or .json, or say --format")
     if form not in (None, *SUFFIXES.values()):
-        raise SettingError(f"--format {form!r} is not one of {', '.join(SUFFIXES.values())}")
+        raise not_one_of(f"--format {form!r}", form, SUFFIXES.values())
     if form == "html" and out is None:
         raise SettingError("--format html needs --out, the file to write")
     return form
@@ -93,12 +98,16 @@ def _form(form: str | None, out: Path | None) -> str | None:
 
 def category(
     model: Model,
-    field: Annotated[str, typer.Argument(help="The field.")],
+    field: Annotated[str, typer.Argument(metavar="FIELD", help="The field.")],
     value: Annotated[
-        str, typer.Argument(help="The category; (missing) and (rare) are categories too.")
+        str,
+        typer.Argument(
+            metavar="VALUE", help="The category; (missing) and (rare) are categories too."
+        ),
     ],
     other: Annotated[
-        str | None, typer.Argument(help="Another category, to see where their models differ.")
+        str | None,
+        typer.Argument(metavar="OTHER", help="Another category, to see where their models differ."),
     ] = None,
     partners: Annotated[
         int | None, typer.Option(min=1, help="Shown at most: 3 a field, of a comparison 10 in all.")
@@ -106,7 +115,11 @@ def category(
     output: Output = None,
     as_json: AsJson = False,
 ) -> None:
-    """The model of one category, or where the models of two differ."""
+    """The model of one category, or where the models of two differ.
+
+    fieldwise category clicks.model site example.org
+    fieldwise category clicks.model site example.org example.com
+    """
     from ..model import FieldwiseModel
 
     loaded = FieldwiseModel.load(model)
@@ -133,46 +146,22 @@ def _tell_trees(model: Any) -> None:
         )
 
 
-def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> Any:
-    """Numbers to the right of the first columns, which are words."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=Text(_plain(title)), title_justify="left", box=box.SIMPLE_HEAD)
-    for k, name in enumerate(heads):
-        table.add_column(name, justify="left" if k < words else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_plain(cell)) for cell in row))
-    return table
-
-
-def _say(text: str) -> None:
-    console(markup=False).print(_plain(text))
-
-
-def _plain(text: str) -> str:
-    """Names without what would steer a terminal."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
 def _show_card(card: Any) -> None:
-    to = console(markup=False)
-    _say(f"{card.field} = {card.category}, of {card.output}")
+    say(f"{card.field} = {card.category}, of {card.output}")
     if card.note:
-        _say(card.note)
+        say(card.note)
     sure = ""
     if card.error is not None:
         sure = f" (± {card.error:.3f}; the direction is {card.confidence:.1%} sure)"
-    _say(f"seen {card.count:,} times, {card.share:.2%} of rows")
-    _say(f"adds {card.main:+.3f} to the score on average{sure}; bias {card.bias:+.3f}")
-    _say(
+    say(f"seen {card.count:,} times, {card.share:.2%} of rows")
+    say(f"adds {card.main:+.3f} to the score on average{sure}; bias {card.bias:+.3f}")
+    say(
         f"distance from the field's mean model {card.distance:.3f}, typically {card.typical:.3f}: "
         f"{card.oddity} of {card.size} by distance"
     )
     if card.nearest:
         near = ", ".join(f"{name} ({d:.2f})" for name, d in card.nearest)
-        _say(f"nearest: {near}")
+        say(f"nearest: {near}")
     rows = []
     for name, ends in card.partners.items():
         for sign, partners in zip(("for", "against"), ends, strict=True):
@@ -182,38 +171,36 @@ def _show_card(card: Any) -> None:
                 rows.append((*head, p.category, *numbers))
     if rows:
         heads = ("field", "", "category", "weight", "together", "seen")
-        to.print(_table("Its strongest partners", heads, rows, words=3))
+        show_table("Its strongest partners", heads, rows, words=3)
 
 
 def _show_comparison(found: Any) -> None:
-    to = console(markup=False)
-    _say(f"{found.field}: {found.first} and {found.second}, of {found.output}")
+    say(f"{found.field}: {found.first} and {found.second}, of {found.output}")
     for k, name in enumerate((found.first, found.second)):
-        _say(
+        say(
             f"{name}: seen {found.counts[k]:,} times, adds {found.main[k]:+.3f} on average, "
             f"bias {found.bias[k]:+.3f}"
         )
-    _say(
+    say(
         f"distance of the two models {found.distance:.3f}; of the field's from their mean "
         f"typically {found.typical:.3f}"
     )
     by_field = ", ".join(f"{name} {apart:.3f}" for name, apart in found.fields[:6])
-    _say(f"partners' weights differ by, on average of each field: {by_field}")
+    say(f"partners' weights differ by, on average of each field: {by_field}")
     rows = [
         (d.field, d.category, f"{d.first:+.3f}", f"{d.second:+.3f}", f"{d.difference:+.3f}",
          f"{d.effect:+.3f}", f"{d.count:,}")
         for d in found.differences
     ]  # fmt: skip
     heads = ("field", "category", found.first, found.second, "difference", "together", "seen")
-    to.print(_table("Where they differ most", heads, rows, words=2))
+    show_table("Where they differ most", heads, rows, words=2)
 
 
 def _show(numbers: dict[str, Any]) -> None:
     from ..explain.shapes import by_share, top_pairs
     from ..report.text import headline
 
-    to = console(markup=False)
-    _say(headline(numbers))
+    say(headline(numbers))
     fields = [numbers["fields"][i] for i in by_share(numbers["fields"])]
     rows = [
         (f["name"], f["kind"], f"{f['categories']:,}", f"{f['importance']:.4f}",
@@ -222,9 +209,9 @@ def _show(numbers: dict[str, Any]) -> None:
     ]  # fmt: skip
     title = "Fields, by their share of the score's variance"
     heads = ["field", "kind", "categories", "importance", "alone", "in pairs"]
-    to.print(_table(title, heads, rows, words=2))
+    show_table(title, heads, rows, words=2, spare=("kind",))
     pairs = [(a, b, f"{s:.2%}") for a, b, s in top_pairs(numbers["fields"], numbers["pairs"])]
-    to.print(_table("Pairs of fields", ("field", "and", "share"), pairs[:10], words=2))
+    show_table("Pairs of fields", ("field", "and", "share"), pairs[:10], words=2)
     odd = [
         (
             c["field"],
@@ -236,12 +223,12 @@ def _show(numbers: dict[str, Any]) -> None:
         for c in numbers["odd"][:10]
     ]
     heads = ["field", "category", "seen", "distance", "typically"]
-    to.print(_table("Categories that stand apart", heads, odd, words=2))
+    show_table("Categories that stand apart", heads, odd, words=2)
     for title, body in (("held out", numbers["summary"]["metrics"]), ("on this table",
                         numbers["data_metrics"])):  # fmt: skip
         if body:
             words = ", ".join(f"{k.replace('_', ' ')} {v:.4f}" for k, v in body.items())
-            _say(f"{title}: {words}")
+            say(f"{title}: {words}")
     if numbers["slices"]:
         worst = [
             (s["field"], s["category"], f"{s['count']:,}", f"{s['loss']:.4f}",
@@ -249,4 +236,4 @@ def _show(numbers: dict[str, Any]) -> None:
             for s in numbers["slices"][:10]
         ]  # fmt: skip
         heads = ["field", "category", "rows", "loss", "over all rows'"]
-        to.print(_table("Where the loss is highest", heads, worst, words=2))
+        show_table("Where the loss is highest", heads, worst, words=2)

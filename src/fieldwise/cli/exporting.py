@@ -7,11 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from .models import Model
+
 __all__ = ["export"]
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="The folder of a model.")],
+    model: Model,
     to: Annotated[str, typer.Option(help="onnx, sql or python.")],
     out: Annotated[Path, typer.Option(help="The file to write.")],
     missing: Annotated[
@@ -36,7 +38,11 @@ def export(
         str | None, typer.Option(help="Of sql: begins all names; fieldwise_ unless set.")
     ] = None,
 ) -> None:
-    """Write a model as a file that scores raw rows without fieldwise."""
+    """Write a model as ONNX, SQL or a Python file of its own.
+
+    fieldwise export clicks.model --to onnx --out clicks.onnx
+    fieldwise export clicks.model --to sql --dialect postgres --out clicks.sql
+    """
     from ..export import export as write
 
     said = {

@@ -10,9 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import SettingError
+from ..errors import SettingError, not_one_of
 from .options import (
     READ_NAMES,
+    THE_MODEL,
+    THE_RUNNING,
+    THE_TRAINING,
     AsJson,
     Bins,
     Clicks,
@@ -36,12 +39,12 @@ from .options import (
     Unseen,
     Weight,
     Workers,
-    console,
     crosses_of,
     locate,
     on_ray,
     reading_of,
 )
+from .screen import say, show_table
 
 __all__ = ["demo", "evaluate", "info", "predict", "train"]
 
@@ -66,71 +69,102 @@ def train(
     preset: Preset = None,
     cross: Cross = None,
     loss: Annotated[
-        str | None, typer.Option(help="Of numbers: squared, absolute, huber or poisson.")
+        str | None,
+        typer.Option(help="Of numbers: squared, absolute, huber or poisson.", **THE_MODEL),
     ] = None,
     combine: Annotated[
         str | None,
-        typer.Option(help="How fields combine: sum, weighted, vote, weighted_vote or boosted."),
+        typer.Option(
+            help="How fields combine: sum, weighted, vote, weighted_vote or boosted.", **THE_MODEL
+        ),
     ] = None,
     component: Annotated[
-        str | None, typer.Option(help="A category's model: linear, or fm (slow).")
+        str | None, typer.Option(help="A category's model: linear, or fm (slow).", **THE_MODEL)
     ] = None,
-    members: Annotated[int | None, typer.Option(help="Models trained at once, averaged.")] = None,
+    members: Annotated[
+        int | None, typer.Option(help="Models trained at once, averaged.", **THE_MODEL)
+    ] = None,
     bagging: Annotated[
-        bool, typer.Option("--bagging", help="Each member on rows drawn with replacement.")
+        bool,
+        typer.Option("--bagging", help="Each member on rows drawn with replacement.", **THE_MODEL),
     ] = False,
     aggregate: Annotated[
-        bool, typer.Option("--aggregate", help="Take equal rows together, in memory.")
+        bool,
+        typer.Option("--aggregate", help="Take equal rows together, in memory.", **THE_TRAINING),
     ] = False,
     sampling_rate: Annotated[
-        float | None, typer.Option(help="The share of the first class's rows that was kept.")
+        float | None,
+        typer.Option(help="The share of the first class's rows that was kept.", **THE_TRAINING),
     ] = None,
     rank: Annotated[
         int | None,
-        typer.Option(help="Rank of every field's models; 32 unless set, less for large tables."),
+        typer.Option(
+            help="Rank of every field's models; 32 unless set, less for large tables.", **THE_MODEL
+        ),
     ] = None,
     rank_base: Annotated[
-        float | None, typer.Option(help="Ranks by the logarithm of a field's size instead.")
+        float | None,
+        typer.Option(help="Ranks by the logarithm of a field's size instead.", **THE_MODEL),
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Adagrad's step.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Adagrad's step.", **THE_TRAINING)
+    ] = None,
     shrinkage: Annotated[
-        float | None, typer.Option(help="Decay by count: strong where few rows have a category.")
+        float | None,
+        typer.Option(help="Decay by count: strong where few rows have a category.", **THE_TRAINING),
     ] = None,
     weight_decay: Annotated[
-        float | None, typer.Option(help="Of rows in a batch, all alike, as in the paper.")
+        float | None,
+        typer.Option(help="Of rows in a batch, all alike, as in the paper.", **THE_TRAINING),
     ] = None,
     penalty: Annotated[
-        float | None, typer.Option(help="Weight of the variance and mean-norm constraints.")
+        float | None,
+        typer.Option(help="Weight of the variance and mean-norm constraints.", **THE_TRAINING),
     ] = None,
     max_variance: Annotated[
-        float | None, typer.Option(help="A hard bound of every field's variance.")
+        float | None, typer.Option(help="A hard bound of every field's variance.", **THE_MODEL)
     ] = None,
     max_mean: Annotated[
-        float | None, typer.Option(help="A hard bound of the norm of every field's mean.")
+        float | None,
+        typer.Option(help="A hard bound of the norm of every field's mean.", **THE_MODEL),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows a step.")] = None,
-    reg_every: Annotated[int | None, typer.Option(help="Steps between penalties.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="At most so many.")] = None,
-    patience: Annotated[int | None, typer.Option(help="Epochs without gain at the end.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows a step.", **THE_TRAINING)] = None,
+    reg_every: Annotated[
+        int | None, typer.Option(help="Steps between penalties.", **THE_TRAINING)
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="At most so many.", **THE_TRAINING)] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Epochs without gain at the end.", **THE_TRAINING)
+    ] = None,
     averages: Annotated[
-        int | None, typer.Option(help="Tables of an epoch whose mean is kept; 1: the last.")
+        int | None,
+        typer.Option(help="Tables of an epoch whose mean is kept; 1: the last.", **THE_TRAINING),
     ] = None,
     validation: Annotated[
-        float | None, typer.Option(help="Share of rows held out; a tenth unless set.")
+        float | None,
+        typer.Option(help="Share of rows held out; a tenth unless set.", **THE_TRAINING),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="random, time:FIELD or group:FIELD: which rows are held out.")
+        str | None,
+        typer.Option(
+            help="random, time:FIELD or group:FIELD: which rows are held out.", **THE_TRAINING
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed, the same model.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed, the same model.", **THE_TRAINING)
+    ] = None,
     device: Device = None,
     half: Annotated[
-        bool, typer.Option("--half", help="Keep the table in bfloat16, on a GPU.")
+        bool, typer.Option("--half", help="Keep the table in bfloat16, on a GPU.", **THE_MODEL)
     ] = False,
     threads: Threads = None,
     cluster: Cluster = None,
     workers: Workers = None,
     groups: Annotated[
-        int, typer.Option(help="Of workers, that share out rows; each holds all columns.")
+        int,
+        typer.Option(
+            help="Of workers, that share out rows; each holds all columns.", **THE_RUNNING
+        ),
     ] = 1,
     paper: Annotated[
         str | None, typer.Option(help="criteo or avazu: the paper's preprocessing and settings.")
@@ -139,11 +173,12 @@ def train(
         Path | None, typer.Option(help="A TOML file with these options; those given here win.")
     ] = None,
     log_to: Annotated[
-        str | None, typer.Option(help="mlflow or tensorboard: write settings and losses there.")
+        str | None,
+        typer.Option(help="mlflow or tensorboard: write settings and losses there.", **THE_RUNNING),
     ] = None,
     log_dir: Annotated[
         str | None,
-        typer.Option(help="The folder of --log-to, or a tracking URI of MLflow."),
+        typer.Option(help="The folder of --log-to, or a tracking URI of MLflow.", **THE_RUNNING),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model.")] = False,
     resume: Annotated[
@@ -151,7 +186,14 @@ def train(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a model on a table or a store and save it."""
+    """Train a model on a table or a store, and save it.
+
+    fieldwise train clicks.csv --target clicked --out clicks.model
+    fieldwise train clicks.csv --target clicked --out best.model --preset best
+    fieldwise train clicks.store --out clicks.model --split time:day
+
+    Ctrl-C keeps the best so far; after a kill the same command with --resume goes on.
+    """
     from ..train import Running
 
     train_table = _trainer(cluster, workers, groups)
@@ -162,20 +204,19 @@ def train(
         if k in (*TRAIN_NAMES, *READ_NAMES, *FIT_NAMES) and v is not None and v is not False
     }
     reading, fitting = _train_options(given, config)
-    model = train_table(
-        locate(data),
-        out,
-        reading=reading,
-        overwrite=overwrite,
-        running=Running(
-            device=fitting.pop("device", "auto"),
-            n_jobs=fitting.pop("threads", None),
-            resume=resume,
-            show=False if quiet else None,
-            callbacks=[*loggers, *([] if quiet else [_print_epoch])],
-        ),
-        **fitting,
+    running = Running(
+        device=fitting.pop("device", "auto"),
+        n_jobs=fitting.pop("threads", None),
+        resume=resume,
+        show=False if quiet else None,
+        callbacks=[*loggers, *([] if quiet else [_print_epoch])],
     )
+    about = {"reading": reading, "overwrite": overwrite, "running": running}
+    try:
+        model = train_table(locate(data), out, **about, **fitting)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; the same command with --resume goes on ({out})", err=True)
+        raise typer.Exit(130) from None
     if not quiet and model is not None:
         typer.echo(
             f"{out}: {model.layout.n_parameters:,} parameters; on the held-out rows "
@@ -209,7 +250,7 @@ def _loggers(log_to: str | None, log_dir: str | None, name: str) -> list[Any]:
         return [MLflowLogger(log_dir, name=name)]
     if log_to == "tensorboard":
         return [TensorBoardLogger(log_dir or "runs", name=name)]
-    raise SettingError(f"log_to={log_to!r} is not one of mlflow, tensorboard")
+    raise not_one_of(f"log_to={log_to!r}", log_to, ("mlflow", "tensorboard"))
 
 
 def _shown(found: dict[str, float]) -> str:
@@ -251,7 +292,7 @@ def _train_options(
     paper = given.pop("paper", None)
     if paper is not None:
         if paper not in PAPER:
-            raise SettingError(f"paper={paper!r} is not one of {', '.join(PAPER)}")
+            raise not_one_of(f"paper={paper!r}", paper, PAPER)
         if given.get("format", "auto") == "auto":
             given["format"] = paper
         given = {**PAPER[paper], **given}
@@ -273,7 +314,7 @@ def _print_epoch(record: dict[str, Any]) -> None:
     typer.echo(", ".join(words), err=True)
 
 
-Model = Annotated[Path, typer.Argument(help="The folder of a model.")]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model.")]
 
 
 def evaluate(
@@ -283,7 +324,10 @@ def evaluate(
     separator: Separator = None,
     as_json: AsJson = False,
 ) -> None:
-    """How good a model is on a table: logloss, AUC, normalised entropy, calibration."""
+    """How good a model is on a table that has the target.
+
+    fieldwise evaluate clicks.model tomorrow.csv
+    """
     from ..model import FieldwiseModel
     from ..predicting import evaluate_table
 
@@ -311,7 +355,10 @@ def predict(
     format: Format = "auto",
     separator: Separator = None,
 ) -> None:
-    """The chance of the second class, or of every class, or a number, for every row of a table."""
+    """Predict every row of a table: chances of classes, or numbers.
+
+    fieldwise predict clicks.model tomorrow.csv --out chances.parquet
+    """
     from ..model import FieldwiseModel
     from ..predicting import write_predictions
 
@@ -323,41 +370,41 @@ def predict(
 
 
 def info(model: Model) -> None:
-    """What a model is: its fields, their importance, how it was trained and how good it was."""
-    from rich import box
-    from rich.table import Table
+    """What a model is: fields, importance, settings, metrics.
 
+    fieldwise info clicks.model
+    """
     from ..model import FieldwiseModel
 
     loaded = FieldwiseModel.load(model)
-    to = console()
-    table = Table(title=str(model), title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("field")
-    for name in ("kind", "categories", "rank", "importance"):
-        table.add_column(name, justify="left" if name == "kind" else "right")
     sizes = dict(zip(loaded.schema.names, loaded.layout.sizes, strict=True))
     ranks = dict(zip(loaded.schema.names, loaded.layout.ranks, strict=True))
+    rows = []
     for name, value in loaded.importance().items():
         field = loaded.schema[name]
         kind = field.binning or field.part or field.kind
-        table.add_row(name, kind, f"{sizes[name]:,}", str(ranks[name]), f"{value:.4f}")
-    to.print(table)
-    to.print(f"{loaded.layout.n_parameters:,} parameters")
+        rows.append((name, kind, f"{sizes[name]:,}", str(ranks[name]), f"{value:.4f}"))
+    heads = ("field", "kind", "categories", "rank", "importance")
+    show_table(str(model), heads, rows, words=2, spare=("kind",))
+    say(f"{loaded.layout.n_parameters:,} parameters")
     if loaded.compression:
         change = loaded.compression["certificate"]["largest_change"]
-        to.print(f"compressed: no score is more than {change:.3g} from what it was")
+        say(f"compressed: no score is more than {change:.3g} from what it was")
     for head, target in zip(loaded.objective.heads, loaded.schema.targets, strict=True):
         known = f", classes {', '.join(target.classes)}" if target.classes else ""
-        to.print(f"learns {target.column}: {head.loss} loss{known}")
+        say(f"learns {target.column}: {head.loss} loss{known}")
     for title, body in (("held out", loaded.metrics), ("settings", loaded.settings)):
         pairs = ", ".join(
             f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in body.items()
         )
-        to.print(f"{title}: {pairs}")
+        say(f"{title}: {pairs}")
 
 
 def demo() -> None:
-    """Train on a year of flights beside logistic regression and LightGBM, and compare."""
+    """Train on a year of flights beside other methods: a first look.
+
+    fieldwise demo
+    """
     from ..demo import run_demo
 
     run_demo()

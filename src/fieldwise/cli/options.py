@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,10 @@ from ..errors import SettingError
 
 __all__ = [
     "READ_NAMES",
+    "THE_MODEL",
+    "THE_RUNNING",
+    "THE_TABLE",
+    "THE_TRAINING",
     "AsJson",
     "Bins",
     "Clicks",
@@ -36,7 +39,6 @@ __all__ = [
     "Unseen",
     "Weight",
     "Workers",
-    "console",
     "crosses_of",
     "kinds_of",
     "learned",
@@ -45,65 +47,102 @@ __all__ = [
     "reading_of",
 ]
 
-Data = Annotated[str, typer.Argument(help="A file, folder or glob; or 'flights', the example.")]
-Format = Annotated[
-    str, typer.Option(help="auto, csv, tsv, parquet, arrow, libffm, libsvm, criteo or avazu.")
+THE_TABLE: dict[str, Any] = {"rich_help_panel": "The table"}
+THE_MODEL: dict[str, Any] = {"rich_help_panel": "The model"}
+THE_TRAINING: dict[str, Any] = {"rich_help_panel": "Training"}
+THE_RUNNING: dict[str, Any] = {"rich_help_panel": "Running"}
+
+Data = Annotated[
+    str,
+    typer.Argument(metavar="TABLE", help="A file, folder or glob; or 'flights', the example."),
 ]
-Drop = Annotated[list[str] | None, typer.Option(help="A column to leave out. Repeatable.")]
+Format = Annotated[
+    str,
+    typer.Option(
+        help="auto, csv, tsv, parquet, arrow, libffm, libsvm, criteo or avazu.", **THE_TABLE
+    ),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(help="A column to leave out. Repeatable.", metavar="COLUMN", **THE_TABLE),
+]
 Kind = Annotated[
     list[str] | None,
     typer.Option(
-        help="COLUMN=KIND, where a guess is wrong: category, numeric, time, quantile, log2, "
-        "linear, or list:| for text with several values between |. Repeatable."
+        help="Where a guess is wrong: category, numeric, time, quantile, log2, "
+        "linear, or list:| for text with several values between |. Repeatable.",
+        metavar="COLUMN=KIND",
+        **THE_TABLE,
     ),
 ]
 NoQuotes = Annotated[
-    bool, typer.Option("--no-quotes", help="A quote in text is a character like any other.")
+    bool,
+    typer.Option("--no-quotes", help="A quote in text is a character like any other.", **THE_TABLE),
 ]
 Separator = Annotated[
-    str | None, typer.Option(help="Between cells of text, if not found by itself.")
+    str | None, typer.Option(help="Between cells of text, if not found by itself.", **THE_TABLE)
 ]
 MinCount = Annotated[
-    int | None, typer.Option(min=1, help="Categories seen less often share a rare row.")
+    int | None,
+    typer.Option(min=1, help="Categories seen less often share a rare row.", **THE_TABLE),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or auto: a GPU where one is worth it.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="All cores unless set.")]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda or auto: a GPU where one is worth it.", **THE_RUNNING)
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="All cores unless set.", **THE_RUNNING)]
 Clicks = Annotated[
-    str | None, typer.Option(help="A column of counts to learn as shares of --impressions.")
+    str | None,
+    typer.Option(
+        help="A column of counts to learn as shares of --impressions.",
+        metavar="COLUMN",
+        **THE_TABLE,
+    ),
 ]
-Impressions = Annotated[str | None, typer.Option(help="The column of trials of --clicks.")]
-Weight = Annotated[str | None, typer.Option(help="The column of sample weights.")]
-Target = Annotated[list[str] | None, typer.Option(help="The column to learn. Repeatable.")]
+Impressions = Annotated[
+    str | None,
+    typer.Option(help="The column of trials of --clicks.", metavar="COLUMN", **THE_TABLE),
+]
+Weight = Annotated[
+    str | None, typer.Option(help="The column of sample weights.", metavar="COLUMN", **THE_TABLE)
+]
+Target = Annotated[
+    list[str] | None,
+    typer.Option(help="The column to learn. Repeatable.", metavar="COLUMN", **THE_TABLE),
+]
 Pooling = Annotated[
-    str | None, typer.Option(help="What becomes of the values of a list: mean or sum.")
+    str | None, typer.Option(help="What becomes of the values of a list: mean or sum.", **THE_TABLE)
 ]
-MaxValues = Annotated[int | None, typer.Option(min=1, help="Values of a list, at most.")]
-Unseen = Annotated[str | None, typer.Option(help="For values never seen: mean, rare or error.")]
-Bins = Annotated[int | None, typer.Option(min=1, help="Quantile bins of a number.")]
+MaxValues = Annotated[
+    int | None, typer.Option(min=1, help="Values of a list, at most.", **THE_TABLE)
+]
+Unseen = Annotated[
+    str | None, typer.Option(help="For values never seen: mean, rare or error.", **THE_TABLE)
+]
+Bins = Annotated[int | None, typer.Option(min=1, help="Quantile bins of a number.", **THE_TABLE)]
 Preset = Annotated[
     str | None,
     typer.Option(
         help="fast, the field-wise model alone, unless set; glass: with crosses of fields; best: "
-        "with boosted trees on top."
+        "with boosted trees on top.",
+        **THE_MODEL,
     ),
 ]
 Cross = Annotated[
     list[str] | None,
     typer.Option(
-        help="FIELD,FIELD,...: fields to cross. Repeatable. Or auto, which finds them, or none."
+        help="Fields to cross, with commas between. Repeatable. Or auto: find them, or none.",
+        metavar="FIELDS",
+        **THE_MODEL,
     ),
 ]
-Cluster = Annotated[str | None, typer.Option(help="ray: by workers of a Ray cluster.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="How many, with --cluster.")]
+Cluster = Annotated[
+    str | None, typer.Option(help="ray: by workers of a Ray cluster.", **THE_RUNNING)
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="How many, with --cluster.", **THE_RUNNING)
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def console(width: int = 120, **about: Any) -> Any:
-    """Where tables are printed; what is no terminal gets lines of `width` letters."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else width, highlight=False, **about)
 
 
 def on_ray(cluster: str | None, workers: int | None) -> bool:

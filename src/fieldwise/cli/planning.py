@@ -16,7 +16,8 @@ __all__ = ["plan"]
 
 def plan(
     data: Annotated[
-        str | None, typer.Argument(help="A store; or leave it out and give a shape.")
+        str | None,
+        typer.Argument(metavar="STORE", help="A store; or leave it out and give a shape."),
     ] = None,
     shape: Annotated[
         str | None, typer.Option(help="criteo, avazu, or cardinalities with commas between.")
@@ -30,7 +31,11 @@ def plan(
     bandwidth: Annotated[float, typer.Option(help="Of the network, gigabits a second.")] = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """What many workers would take: memory, bytes and seconds, measured on this machine."""
+    """What training by many workers would take.
+
+    fieldwise plan clicks.store --workers 4
+    fieldwise plan --shape criteo --workers 8
+    """
     from ..data.planted import SHAPES, synthetic
     from ..distributed.planning import Network, measured, plans
     from ..layout import Layout

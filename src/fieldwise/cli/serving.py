@@ -14,7 +14,9 @@ MEGABYTE = 1_000_000
 
 
 def serve(
-    model: Annotated[Path, typer.Argument(help="The folder of a model; later versions follow.")],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="Its folder; later versions follow.")
+    ],
     host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0: anywhere.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
@@ -27,7 +29,13 @@ def serve(
     poll: Annotated[float, typer.Option(help="Seconds between looks at the model.")] = 1,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
 ) -> None:
-    """Serve a model over HTTP. A bearer token is wanted where FIELDWISE_TOKEN is set."""
+    """Serve a model over HTTP, with a page to try rows.
+
+    fieldwise serve clicks.model
+    fieldwise serve clicks.model --port 9000 --workers 4
+
+    A bearer token is wanted where FIELDWISE_TOKEN is set.
+    """
     from ..serve.limits import Limits
     from ..serve.run import LOOPBACK, run_server
 

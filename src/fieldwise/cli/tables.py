@@ -28,12 +28,12 @@ from .options import (
     Unseen,
     Weight,
     Workers,
-    console,
     kinds_of,
     learned,
     locate,
     on_ray,
 )
+from .screen import say, show_table
 
 __all__ = ["encode", "inspect"]
 
@@ -55,7 +55,11 @@ def inspect(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at a table: what each column seems to be, and what a model of it would cost."""
+    """See what each column of a table is, and what a model would cost.
+
+    fieldwise inspect clicks.csv --target clicked
+    fieldwise inspect 'logs/*.parquet' --target clicked --kind hour=category
+    """
     from ..data.inspection import inspect_table
 
     found = inspect_table(
@@ -82,26 +86,16 @@ def _share(share: float) -> str:
 
 
 def _print_inspection(found: dict[str, Any], title: str) -> None:
-    from rich import box
-    from rich.table import Table
-
-    to = console()
-    table = Table(
-        title=f"{title}: {found['n_rows']:,} rows", title_justify="left", box=box.SIMPLE_HEAD
-    )
-    table.add_column("column", overflow="fold")
-    for name in ("kind", "values"):
-        table.add_column(name)
-    for name in ("distinct", "missing", "rare", "rows"):
-        table.add_column(name, justify="right")
+    rows = []
     for c in found["columns"]:
-        distinct = "" if c["distinct"] is None else f"{c['distinct']:,}"
-        rows = "" if c["rows"] is None else f"{c['rows']:,}"
+        counts = ["" if c[k] is None else f"{c[k]:,}" for k in ("distinct", "rows")]
         shares = [_share(c[k]) for k in ("missing", "rare")]
-        table.add_row(c["name"], c["kind"], c["dtype"], distinct, *shares, rows)
-    to.print(table)
+        rows.append((c["name"], c["kind"], c["dtype"], counts[0], *shares, counts[1]))
+    heads = ("column", "kind", "values", "distinct", "missing", "rare", "rows")
+    title = f"{title}: {found['n_rows']:,} rows"
+    show_table(title, heads, rows, words=3, spare=("values", "rows"))
     cost = found["cost"]
-    to.print(
+    say(
         f"A model of rank {cost['rank']}: {cost['fields']} fields, {cost['rows']:,} rows, "
         f"{cost['parameters']:,} parameters, {cost['memory_mb']:,.0f} MB to train."
     )
@@ -130,7 +124,12 @@ def encode(
     workers: Workers = None,
     quiet: Quiet = False,
 ) -> None:
-    """Encode a table of any size into a store on disk, ready for training."""
+    """Turn a table of any size into a store, ready for training.
+
+    fieldwise encode logs/ --target clicked --out clicks.store
+    fieldwise train clicks.store --out clicks.model
+    fieldwise encode today.csv --out clicks.store --append
+    """
     import time
 
     from ..data import encode as encode_table

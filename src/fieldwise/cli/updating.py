@@ -19,9 +19,9 @@ from .options import (
     Quiet,
     Separator,
     Threads,
-    console,
     locate,
 )
+from .screen import show_table
 
 __all__ = ["rollback", "update", "versions"]
 
@@ -60,7 +60,11 @@ def update(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on training a model on new rows. The old one is kept as a version."""
+    """Go on training with new rows; the model before is kept.
+
+    fieldwise update clicks.model today.csv
+    fieldwise update clicks.model today.csv --forget 0.1 --out candidate.model
+    """
     from ..errors import SettingError
     from ..train import Running
     from ..updating import update_saved
@@ -111,10 +115,10 @@ def _told(about: dict[str, Any]) -> list[str]:
 
 
 def versions(model: Model, as_json: AsJson = False) -> None:
-    """The versions of a model that are kept, and the one in use."""
-    from rich import box
-    from rich.table import Table
+    """List the versions of a model that are kept, and the one in use.
 
+    fieldwise versions clicks.model
+    """
     from ..updating.versions import facts
     from ..updating.versions import versions as list_versions
 
@@ -122,26 +126,30 @@ def versions(model: Model, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([facts(version) for version in found], indent=1))
         return
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("version", "id", "when", "rows", "updates", "held out"):
-        table.add_column(name, justify="right" if name in ("rows", "updates") else "left")
-    for version in found:
-        table.add_row(
+    rows = [
+        (
             version.number or "in use",
             version.id,
             version.when.strftime("%Y-%m-%d %H:%M:%S UTC"),
+            _shown(version.metrics),
             f"{version.rows:,}",
             str(version.updates),
-            _shown(version.metrics),
         )
-    console().print(table)
+        for version in found
+    ]
+    heads = ("version", "id", "when", "held out", "rows", "updates")
+    show_table("", heads, rows, words=4, spare=("id", "updates"))
 
 
 def rollback(
     model: Model,
     to: Annotated[str | None, typer.Option(help="The number of a version; the last one.")] = None,
 ) -> None:
-    """Put a version of a model back, and keep the one it replaces."""
+    """Put a version of a model back, and keep the one it replaces.
+
+    fieldwise rollback clicks.model
+    fieldwise rollback clicks.model --to 3
+    """
     from ..updating.versions import rollback as put_back
 
     found = put_back(model, to)

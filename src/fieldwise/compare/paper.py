@@ -12,7 +12,7 @@ from ..baselines.methods import OURS, PAPERS, chosen_methods
 from ..data.planted import SHAPES as SIZES  # which planted tables have too
 from ..data.store import Store
 from ..data.words import StoredWords
-from ..errors import SettingError
+from ..errors import SettingError, not_one_of
 from ..files import fingerprint
 from ..fitting import PAPER
 from ..train import Running
@@ -116,7 +116,7 @@ def reproduce(
     makes figure 1 of our model (figure1a and figure1b); `time_limit` is not for those.
     """
     if name not in PRESETS:
-        raise SettingError(f"{name!r} is not one of {', '.join(PRESETS)}")
+        raise not_one_of(repr(name), name, PRESETS)
     chosen = chosen_methods(methods)
     strange = [method.name for method in chosen if method.name not in PRESETS[name]]
     if strange:

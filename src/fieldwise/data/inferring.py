@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..errors import DataError, SchemaError
+from ..errors import DataError, SchemaError, not_one_of
 from .profiling import ColumnProfile, parsed_kind
 from .schema import Field, Schema, Target, check_names, check_settings, names_of
 
@@ -91,7 +91,7 @@ def _fields(column: ColumnProfile, kind: str | None, settings: dict[str, Any]) -
     name = column.name
     kind, separator = parsed_kind(kind)
     if kind is not None and kind not in KIND_WORDS:
-        raise SchemaError(f"column {name!r}: kind {kind!r} is not one of {', '.join(KIND_WORDS)}")
+        raise not_one_of(f"column {name!r}: kind {kind!r}", kind, KIND_WORDS, error=SchemaError)
     if column.n_missing == column.n_rows:
         raise SchemaError(f"column {name!r} has no value in any row; drop it: drop=[{name!r}]")
     kind = kind or column.kind

@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from ..errors import DataError, SettingError
+from ..errors import DataError, not_one_of
 from .blocks import read_errors
 from .chunks import Source
 from .frames import FrameSource, LazySource
@@ -121,7 +121,7 @@ def open_source(
     an earlier one was, settles what libffm leaves open.
     """
     if format not in FORMATS:
-        raise SettingError(f"format={format!r} is not one of {', '.join(FORMATS)}")
+        raise not_one_of(f"format={format!r}", format, FORMATS)
     if isinstance(data, (str, Path)) or is_paths(data):
         paths = _paths(data)
         format = _format(paths, format)
@@ -164,6 +164,7 @@ def _paths(data: Any) -> list[Path]:
     with read_errors(path):
         is_folder, is_there = path.is_dir(), path.exists()
     if is_folder:
+        _refuse_ours(path)
         known = [p for p in sorted(path.rglob("*")) if p.is_file() and _ending(p) in ENDINGS]
         known = [p for p in known if not _is_hidden(p.relative_to(path))]
         if not known:
@@ -179,6 +180,16 @@ def _paths(data: Any) -> list[Path]:
     if not found:
         raise DataError(f"{data}: no such file or folder")
     return found
+
+
+def _refuse_ours(folder: Path) -> None:
+    """A model and a store hold tables of their own, which no one means."""
+    for header, beside, what in (
+        ("model.json", "table.safetensors", "a model, not a table; name a table of rows"),
+        ("header.json", "codes-*.bin", "a store, of codes; name the table it was made from"),
+    ):
+        if (folder / header).is_file() and any(folder.glob(beside)):
+            raise DataError(f"{folder} is {what}")
 
 
 def _is_hidden(path: Path) -> bool:

@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 from numbers import Integral
 from typing import Any
 
-from ..errors import SchemaError, unknown_column
+from ..errors import SchemaError, not_one_of, unknown_column
 
 __all__ = [
     "BINNINGS",
@@ -43,9 +43,7 @@ SHARED = ("min_count", "unseen", "n_bins", "pooling", "max_values")
 
 def _one_of(name: str, setting: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise SchemaError(
-            f"field {name!r}: {setting}={value!r} is not one of {', '.join(map(repr, allowed))}"
-        )
+        raise not_one_of(f"field {name!r}: {setting}={value!r}", value, allowed, error=SchemaError)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,7 @@ def train_on_ray(
 
     out = Path(out).absolute()
     if out.exists() and not overwrite:
-        raise SettingError(f"{out} is there already; overwrite it or choose another name")
+        raise SettingError(f"{out} is there already; set overwrite=True or choose another name")
     if not running.resume:
         shutil.rmtree(work_folder(out), ignore_errors=True)
     aside = out.with_name(f".{out.name}.ray")  # what Ray keeps of a run

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import SettingError
+from ..errors import SettingError, not_one_of
 from ..layout import Layout
 from ..objective import Objective
 
@@ -146,7 +146,7 @@ def _why_not(layout: Layout) -> str:
 def engine_for(device: str, layout: Layout, n_rows: int) -> str:
     """The engine of a device. "auto" takes a GPU where one is here and an epoch is worth it."""
     if device not in DEVICES:
-        raise SettingError(f"device={device!r} is not one of {', '.join(DEVICES)}")
+        raise not_one_of(f"device={device!r}", device, DEVICES)
     if device == "auto":
         large = n_rows * layout.n_slots * layout.width >= WORTH_A_GPU
         wanted = large and layout.component == "linear" and gpu_is_here()
@@ -172,7 +172,7 @@ def make_engine(
             f"the objective has {objective.n_outputs} outputs and the layout {layout.n_outputs}"
         )
     if name not in ENGINES:
-        raise SettingError(f"engine={name!r} is not one of {', '.join(ENGINES)}")
+        raise not_one_of(f"engine={name!r}", name, ENGINES)
     module = import_module(ENGINES[name], __name__)
     offsets = np.zeros(layout.n_outputs) if offsets is None else np.asarray(offsets, np.float64)
     engine: Engine = module.make(layout, settings, objective, offsets, **options)

@@ -15,7 +15,7 @@ from ..data.chunks import Chunk
 from ..data.schema import Schema
 from ..data.shuffle import wide_values
 from ..data.vocabulary import UNSEEN_CODE, FieldVocabulary, Vocabulary
-from ..errors import DataError, FieldwiseError, ModelError, SettingError
+from ..errors import DataError, FieldwiseError, ModelError, SettingError, not_one_of
 from ..layout import Layout
 from ..objective import Objective
 from .categories import (
@@ -315,7 +315,7 @@ def output_number(names: Sequence[str], name: str | None) -> int:
     if name is None:
         return len(names) - 1
     if name not in names:
-        raise SettingError(f"output {name!r} is not one of {', '.join(names[:20])}")
+        raise not_one_of(f"output {name!r}", name, names)
     return names.index(name)
 
 

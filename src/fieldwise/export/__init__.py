@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..errors import SettingError
+from ..errors import SettingError, not_one_of
 from ..files import disk_errors
 from ..model import FieldwiseModel
 
@@ -28,7 +28,7 @@ def export(
     The file is whole or as it was. `options` are those of the format's `write`.
     """
     if to not in FORMATS:
-        raise SettingError(f"to={to!r} is not one of {', '.join(FORMATS)}")
+        raise not_one_of(f"to={to!r}", to, FORMATS)
     write = import_module(f".{to}", __name__).write
     known = list(inspect.signature(write).parameters)[2:]
     for name in options:

@@ -22,7 +22,7 @@ import polars as pl
 
 from .. import __version__
 from ..data.vocabulary import UNSEEN_CODE
-from ..errors import SchemaError, SettingError
+from ..errors import SchemaError, SettingError, not_one_of
 from ..files import disk_errors, write_atomically
 from ..model import FieldwiseModel
 from ._duckdb import DuckDB
@@ -55,7 +55,7 @@ def write(
     view shows, all unless given; `prefix` begins the names of what the script makes.
     """
     if dialect not in DIALECTS:
-        raise SettingError(f"dialect={dialect!r} is not one of {', '.join(DIALECTS)}")
+        raise not_one_of(f"dialect={dialect!r}", dialect, DIALECTS)
     check_sum(model, "SQL")
     speaks = DIALECTS[dialect](prefix)
     _check_names(model, speaks, [*table.split("."), *key])

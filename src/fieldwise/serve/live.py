@@ -58,7 +58,8 @@ class LiveModel:
     @property
     def problem(self) -> str | None:
         """What is wrong with the folder as it was seen last."""
-        return self._refused if self._is_there else f"{self.path / HEADER} is not there"
+        missing = f"{self.path / HEADER} is not there. Make a model with: fieldwise train"
+        return self._refused if self._is_there else missing
 
     def load(self) -> Served:
         """The first look. It fails where no model can be loaded, not even the copy that another

@@ -1,0 +1,69 @@
+"""What commands show on a terminal: lines and tables, of names that are never markup."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["console", "say", "show_table"]
+
+PIPED = 120  # columns where there is no terminal
+
+
+def console(width: int = PIPED) -> Any:
+    """The terminal; where there is none, lines of this width."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else width, highlight=False, markup=False)
+
+
+def say(text: str) -> None:
+    console().print(_plain(text))
+
+
+def show_table(
+    title: str,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    words: int = 1,
+    spare: Sequence[str] = (),
+) -> None:
+    """Numbers to the right of the first columns, which are words. Spare columns are left out, one
+    after the other, where the terminal is too narrow for all."""
+    to = console()
+    left_out: list[str] = []
+    table = _table(title, heads, rows, words, left_out)
+    for name in spare:
+        if to.measure(table).maximum < to.width:
+            break
+        left_out.append(name)
+        table = _table(title, heads, rows, words, left_out)
+    to.print(table)
+
+
+def _table(
+    title: str,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    words: int,
+    left_out: Sequence[str],
+) -> Any:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(_plain(title)), title_justify="left", box=box.SIMPLE_HEAD)
+    kept = [k for k, name in enumerate(heads) if name not in left_out]
+    for k in kept:
+        justify: Any = "left" if k < words else "right"
+        table.add_column(Text(_plain(heads[k])), justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_plain(row[k])) for k in kept))
+    return table
+
+
+def _plain(text: str) -> str:
+    """Names without what would steer a terminal."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
