@@ -24,6 +24,7 @@ __all__ = ["on_files", "on_page_markdown"]
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = re.compile(r"\]\(((?:\.\./)+[^)#\s]+)(#[^)\s]*)?\)")
+TABLE = re.compile(r"^\|.*\|$", re.MULTILINE)
 CODE = re.compile(r"^<!-- code: ([\w., ]+) -->$", re.MULTILINE)
 
 
@@ -58,6 +59,8 @@ def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> st
         return f"]({posixpath.relpath(_place(found), here)}{match[2] or ''})"
 
     markdown = OUTSIDE.sub(inside, markdown)
+    # Within code in a table the site needs no backslash before the sign that ends a cell.
+    markdown = TABLE.sub(lambda row: row[0].replace("\\|", "|"), markdown)
     markdown = CODE.sub(lambda match: _code(match[1].split(", ")), markdown)
     if "<!-- commands -->" in markdown:
         markdown = markdown.replace("<!-- commands -->", commands())

@@ -60,7 +60,16 @@ def default_rank(sizes: Sequence[int], n_outputs: int = 1) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """sizes d_1 .. d_m and ranks r_1 .. r_m, the number of outputs K, and slots of each field"""
+    """Which row and column of the table belongs to which field; `Layout.of` finds the ranks.
+
+    Parameters
+    ----------
+    sizes : d_1 .. d_m, the categories of each field.
+    ranks : r_1 .. r_m.
+    n_outputs : K, scores a row.
+    slots : rows that a sample brings of each field; empty is one.
+    component : "linear", or "fm".
+    """
 
     sizes: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -105,7 +114,18 @@ class Layout:
         slots: Sequence[int] = (),
         component: str = "linear",
     ) -> Layout:
-        """A constant rank (None: `default_rank`), or the logarithm of the field's size."""
+        """The layout of fields of so many categories.
+
+        Parameters
+        ----------
+        sizes : the categories of each field.
+        rank : of all fields; None is 32, and 16 or 8 where the table would be large.
+        rank_base : ranks are the logarithm of a field's size to this base instead.
+        overrides : ranks of single fields, by their number.
+        n_outputs : scores a row.
+        slots : rows that a sample brings of each field.
+        component : "linear", or "fm".
+        """
         rank = default_rank(sizes, n_outputs) if rank is None else rank
         ranks = constant_ranks(sizes, rank) if rank_base is None else log_ranks(sizes, rank_base)
         overrides = overrides or {}

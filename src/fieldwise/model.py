@@ -54,8 +54,20 @@ class _Rows:
 
 @dataclass
 class FieldwiseModel:
-    """`rows` is the whole table, the means of fields at its end; `table` leaves those out. `stored`
-    is what is scored with: `rows`, or where the model is compressed a packed table."""
+    """A trained model. It comes from an estimator's `model_`, from `train_table`, or from `load`.
+
+    `rows` is the whole table, the means of fields at its end; `table` leaves those out. `stored`
+    is what is scored with: `rows`, or where the model is compressed a packed table.
+
+    Attributes
+    ----------
+    schema : what the columns of the table it reads are, and its target.
+    metrics : how good it was on the rows held out of training.
+    settings : those it was trained with, as they were decided.
+    history : a dict an epoch.
+    lineage : a dict an update.
+    layout : which row and column of its table belongs to which field.
+    """
 
     vocabulary: Vocabulary | StoredWords
     layout: Layout
@@ -485,12 +497,13 @@ class FieldwiseModel:
         return {k: v for k, v in self.__dict__.items() if k not in left}
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Into a folder, whole or not at all."""
+        """Write the model into the folder `path`, whole or not at all; what is there is replaced
+        with `overwrite` alone."""
         return write_model(self, Path(path), overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | Path) -> FieldwiseModel:
-        """The model of a folder; see `model_folder`."""
+        """Open the model of a folder. Its files are checked, its table is mapped, not copied."""
         return cls(**read_model(Path(path)))
 
 

@@ -31,9 +31,9 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    kinds : dict of column to "category", "numeric", "time", "quantile", "log2", "linear", or for
-        text with several values "list:" and what is between them
-        Overrides of the guesses (see `fieldwise.data.inferring`).
+    kinds : what a column is, where the guess is wrong: a dict of column to "category", "numeric",
+        "time", "quantile", "log2", "linear", or for text with several values "list:" and what is
+        between them.
     drop : columns to leave out.
     min_count : categories seen less often share the field's rare row, code 0.
     unseen : "mean" (code -1), "rare" (code 0) or "error", for values never seen in training.

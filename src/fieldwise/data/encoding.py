@@ -123,13 +123,28 @@ def encode(
 ) -> Store:
     """Encode a table of any size into the store `out`, and open it.
 
-    `target` names a column to learn, or several. With `trials` it counts successes (clicks) of so
-    many trials (impressions) a row.
-    `append=True` adds rows to a store that is there: its codes stay, new categories come after.
-    `start` is a vocabulary whose schema and codes a new store has in the same way.
-    `settings` (min_count, unseen, n_bins, pooling, max_values) hold for all fields, `resolutions`
-    for numbers; see `infer_schema`. `over` calls a function for each of many items, where it likes,
-    and gives the results in their order: then every file of the table is read by itself.
+    Parameters
+    ----------
+    data : a path, a glob, a list of paths, a frame, anything that holds a table.
+    out : the folder of the store, or a URL.
+    target : the column to learn, or several.
+    trials : where the target counts successes (clicks): the column of trials (impressions).
+    schema : what every column is, instead of what is guessed.
+    format : "auto", "csv", "tsv", "parquet", "arrow", "libffm", "libsvm", "criteo" or "avazu".
+    weight : the column of sample weights.
+    drop : columns to leave out.
+    kinds : what a column is, where the guess is wrong; see `FieldEncoder`.
+    separator : between cells of text; None finds it.
+    quote : whether a quote in text means anything.
+    null_words : texts that mean that there is no value.
+    overwrite : replace a store that is there.
+    append : add rows to a store that is there: its codes stay, new categories come after.
+    start : a vocabulary whose schema and codes a new store has in the same way.
+    over : calls a function for each of many items, where it likes, and gives the results in their
+        order: then every file of the table is read by itself.
+    show : a bar; None shows one on a terminal.
+    settings : of all fields: min_count, unseen, n_bins, pooling, max_values, and of numbers
+        resolutions; see `FieldEncoder`.
     """
     given = {k: v for k, v in locals().items() if k not in ("data", "out", "settings")}
     if is_remote(out):

@@ -50,7 +50,14 @@ SCORE_SPREAD = 1.2  # standard deviation of the planted score
 def synthetic(
     shape: str | Sequence[int] = "criteo", n_rows: int = 100_000, seed: int = 0
 ) -> Synthetic:
-    """A table of the paper's shape ("criteo", "avazu") or of these cardinalities."""
+    """A table drawn from a model that is known, so that the best loss is known too.
+
+    Parameters
+    ----------
+    shape : "criteo" or "avazu", the paper's tables, or the number of categories of each field.
+    n_rows : how many rows there are to draw.
+    seed : the same seed draws the same rows.
+    """
     if isinstance(shape, str):
         if shape not in SHAPES:
             raise SettingError(f"shape={shape!r} is not one of 'criteo', 'avazu' or cardinalities")

@@ -52,6 +52,26 @@ class Field:
 
     A list is several categories a row; text is one where it has a separator. Its rows of the table
     are summed, or averaged.
+
+    Parameters
+    ----------
+    name : of the field, unlike all others.
+    kind : "category", "numeric" or "list".
+    column : the column it reads; its name unless it is a calendar part.
+    part : "date", "year", "month", "day", "weekday", "hour" or "minute" of a time.
+    dtype : what a category decodes to: "string", "integer", "float" or "boolean".
+    min_count : categories seen less often share the rare row.
+    unseen : what a value never seen in training becomes: "mean", "rare" or "error".
+    binning : of a number: "quantile", "log2", "linear" (no bins) or "edges".
+    n_bins : quantile bins, at most.
+    edges : bin k holds edges[k - 1] <= v < edges[k].
+    center : of a linear number, with `scale`: its value is (v - center) / scale.
+    scale : see `center`; both are measured by an encoder.
+    separator : cuts text into the values of a list.
+    pooling : whether the rows of a list are averaged, "mean", or summed, "sum".
+    max_values : of a list in training; None is 256.
+    n_slots : the length of the longest list, measured by an encoder.
+    cross : fields whose evidence together it is made of; then it is no column.
     """
 
     name: str
@@ -155,6 +175,14 @@ class Target:
     """The column to learn: one of a few classes, a number, or how many of `trials` succeeded.
 
     A share is stored as successes over trials, with the trials as (a factor of) the weight.
+
+    Parameters
+    ----------
+    column : its name.
+    kind : "classes", "numeric" or "share".
+    dtype : what its values are: "string", "integer", "float" or "boolean".
+    classes : once they are seen; the target is stored as the position in here.
+    trials : of a share, the column of trials.
     """
 
     column: str
@@ -173,7 +201,15 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """All fields of a table, its targets (one, as a rule) and its weight column."""
+    """All fields of a table, its targets (one, as a rule) and its weight column.
+
+    Parameters
+    ----------
+    fields : a `Field` for each.
+    targets : a `Target` for each column to learn.
+    weight : the column of sample weights.
+    dropped : columns that were left out.
+    """
 
     fields: tuple[Field, ...]
     targets: tuple[Target, ...] = ()

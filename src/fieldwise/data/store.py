@@ -282,7 +282,17 @@ def _sweep(path: Path, body: Mapping[str, Any]) -> None:
 
 
 class Store:
-    """An encoded table, opened for reading. A block is checked when it is first read."""
+    """An encoded table, opened for reading. A block is checked when it is first read.
+
+    Parameters
+    ----------
+    path : the folder that `encode` has written, or a URL of one that fsspec knows.
+
+    Attributes
+    ----------
+    schema : what its columns are.
+    n_rows : how many rows it has.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = fetched(str(path)) if is_remote(path) else Path(path)

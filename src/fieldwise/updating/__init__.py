@@ -54,6 +54,10 @@ def update(
     """The model after more rows: any table with the columns it was trained on. Of no rows it is the
     same model.
 
+    Parameters
+    ----------
+    model : a model, or the folder of one.
+    data : the new rows, with the target; anything that holds a table.
     forget : how much of the old is forgotten, from 0 to 1: old counts, and with them how sure steps
         are of old categories, and old sums of evidence become 1 - forget times as large.
     epochs : at most so many, fewer where the rows held out say so; 1.
@@ -61,8 +65,9 @@ def update(
     validation : share of the new rows to judge by; a tenth where that is a hundred rows, 0 is none.
     min_count : how often a category must have been seen, in all, to get a row; the model's own.
     allow_drift : go on where many values were never seen before, or all are missing.
-    work : where there is room for the encoded rows; `reading` is as `encode` takes it (format,
-        separator, quote, null_words).
+    running : device, threads and bars; see `fieldwise.train.Running`.
+    work : where there is room for the encoded rows.
+    reading : how text is read, as `encode` takes it: format, separator, quote, null_words.
     """
     asked = UpdateSettings(
         forget=forget,
