@@ -123,8 +123,8 @@ def measure(
     w: np.ndarray | None = None,
     names: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Of one head its metrics; of several each one's, by its name or numbered, and the sum of their
-    losses."""
+    """The metrics of one head; of several those of each, with its name or number at the end, and
+    the sum of their losses."""
     found = [head_metrics(h, z[k], y[:, k], w) for k, h in enumerate(heads)]
     if len(found) == 1:
         return found[0]

@@ -233,7 +233,7 @@ class FieldwiseModel:
     def _score_slowly(
         self, codes: np.ndarray, wide: np.ndarray | None, *, by_field: bool
     ) -> np.ndarray:
-        """By the definition, for components that the kernels do not have."""
+        """`_score` by the definition, for components that the kernels do not have."""
         from .engines.reference import by_pieces
 
         unseen = self.layout.n_rows + self.layout.slot_owner
@@ -440,8 +440,8 @@ class FieldwiseModel:
         return self.predictions(self.decision_function(data))
 
     def predict(self, data: Any) -> Any:
-        """A number a row; of classes the likeliest, or the one most fields vote for, as text. Of
-        several targets a dict of them."""
+        """For every row a number, or as text the likeliest class (of a vote the one that most
+        fields choose). Of several targets a dict of them."""
         parts = [self.choices(*coded) for coded in self._coded(data)]
         found = [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
         pairs = zip(self.schema.targets, found, strict=True)
@@ -449,7 +449,7 @@ class FieldwiseModel:
 
     @property
     def base_vocabulary(self) -> Any:
-        """Of the table's own fields alone, evidence of crosses aside."""
+        """The vocabulary of the table's own fields, without those that evidence is made into."""
         words: Any = self.vocabulary
         return words if words.evidence is None else words.base
 

@@ -171,8 +171,8 @@ class Objective:
         return out
 
     def with_voices(self, scores: np.ndarray, y: np.ndarray, w: np.ndarray) -> Objective:
-        """With the weights of voices whose mean chance makes y (n, targets) likeliest: those of a
-        mixture, by expectation and maximisation. scores (n, K, m), w (n,)"""
+        """The objective with weights for the voices: those by which their mean chance makes y
+        (n, targets) likeliest, found by expectation and maximisation. scores (n, K, m), w (n,)"""
         heads = zip(self.heads, self._voices(scores), y.T, strict=True)
         chances, shares = [], []
         for head, z, target in heads:

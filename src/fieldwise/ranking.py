@@ -86,7 +86,7 @@ def _field(model: FieldwiseModel, name: str) -> FieldVocabulary:
 
 
 def _categories(words: FieldVocabulary) -> pl.DataFrame:
-    """Those with a row of their own, and those that compressing left without one."""
+    """Categories to rank: those with a row of their own, and those whose row compressing took."""
     merged = pl.col("count") >= words.field.min_count
     return words.entries.filter((pl.col("code") > 0) | merged).sort("code", maintain_order=True)
 

@@ -46,7 +46,7 @@ class Scale:
         return float(self.spread[0] ** power)
 
     def scaled(self, objective: Objective) -> Objective:
-        """With huber's delta in the engine's measure."""
+        """The objective with huber's delta in the engine's measure."""
         pairs = zip(objective.heads, self.spread.tolist(), strict=True)
         heads = tuple(replace(head, delta=head.delta / spread) for head, spread in pairs)
         return replace(objective, heads=heads)

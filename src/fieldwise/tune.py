@@ -174,7 +174,7 @@ def _untried(grid: Grid, done: Sequence[dict[str, Any]]) -> dict[str, Any] | Non
 
 
 class _Watch:
-    """Told of every epoch; gives up a trial that is behind the others."""
+    """A callback that reports epochs to a trial, and gives it up where it is behind the others."""
 
     def __init__(self, trial: optuna.Trial) -> None:
         self._trial, self._n, self.gave_up = trial, 0, False

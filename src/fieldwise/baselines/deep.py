@@ -20,7 +20,8 @@ FIRST_STEP = 10.0
 
 
 class Dropout(nn.Module):
-    """As torch's, the chance a multiple of 1 / 256: its own draws take longer than the layer."""
+    """torch's Dropout takes longer to draw than its layer takes; here the chance is a multiple of
+    1 / 256, and a byte is drawn a number."""
 
     draws: torch.Generator | None = None  # the engine's
 

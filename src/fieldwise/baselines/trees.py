@@ -67,7 +67,8 @@ class Features:
 
 
 def _groups(problem: Problem, most: int) -> list[np.ndarray]:
-    """Of every slot the new codes of its field's categories: the most frequent keep one each."""
+    """For every slot the new code of each code of its field: the most frequent categories keep one
+    each, the others share the last."""
     layout, out = problem.layout, []
     for i in layout.slot_owner.tolist():
         counts = problem.counts[layout.own(i)]

@@ -163,7 +163,7 @@ def run_methods(parts: Parts, folder: Path, plan: Plan, running: Running, say: S
 
 
 def _compile(parts: Parts, running: Running) -> None:
-    """A fit of a few rows, so that no time has the kernels' compilation in it."""
+    """Fit a few rows, so that no measured time has the kernels' compilation in it."""
     problem = parts.problem
     if problem.only is None:
         return
@@ -380,6 +380,6 @@ class Work:
 
 
 def _importance(engine: Any) -> list[float]:
-    """Of every field, of an engine that holds our model."""
+    """The importance of every field, of an engine that holds our model."""
     found: list[float] = maths.importance(host(engine.table), engine.layout).tolist()
     return found

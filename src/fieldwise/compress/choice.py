@@ -46,7 +46,7 @@ class Prices:
         self._crossed = words.evidence is not None
 
     def whole(self, kind: str) -> Choice:
-        """With everything."""
+        """The choice that keeps everything."""
         layout = self.factors.layout
         rows = tuple(np.arange(d) for d in layout.sizes)
         crosses = tuple(np.ones(len(effect), bool) for effect in self._crosses)
@@ -67,11 +67,11 @@ class Prices:
         return float(found[0].min()) / 2, float(found[1].max()) * 2
 
     def _column_bytes(self, kind: str, n_rows: int) -> float:
-        """Of a rank of a field: a column an output."""
+        """What a rank of a field takes: a column for every output."""
         return float(self.factors.layout.n_outputs * np.dtype(kind).itemsize * n_rows)
 
     def _row_bytes(self, kind: str, n_columns: int) -> float:
-        """Entries, scale and biases."""
+        """What a row takes: entries, scale and biases."""
         return float(np.dtype(kind).itemsize * n_columns + 4 + 4 * self.factors.layout.n_outputs)
 
     def chosen(self, price: float, kind: str) -> Choice:
@@ -99,8 +99,8 @@ class Prices:
     def _fields(
         self, effects: np.ndarray, price: float, row: float, blocks: list[float]
     ) -> tuple[bool, ...]:
-        """Those that are worth their rows and their block of columns; one at the least. What
-        crosses are made of stays."""
+        """True for fields that are worth their rows and their block of columns, and for the best of
+        them. All stay where there are crosses, which are made of them."""
         layout = self.factors.layout
         if self._crossed:
             return (True,) * layout.n_fields

@@ -159,7 +159,8 @@ def _vocabulary(model: FieldwiseModel, choice: Choice) -> Any:
 def _moments(
     model: FieldwiseModel, factors: Factors, choice: Choice, kept: Sequence[int]
 ) -> np.ndarray | None:
-    """Of rows that share one: values of categories add up; they are taken to come independently."""
+    """(d, 2) where categories share a row, the sums of their moments; they are taken to come
+    independently."""
     if model.moments is None:
         return None
     out = []

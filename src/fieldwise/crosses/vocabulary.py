@@ -131,8 +131,8 @@ class CrossedVocabulary(Vocabulary):
     def learned_more(
         self, evidence: Evidence, counts: np.ndarray, keep: float
     ) -> CrossedVocabulary:
-        """With other evidence, and fields made of it that were seen so often (all codes of theirs,
-        one field after the other) beside `keep` times as often as before."""
+        """With other evidence. To the counts of the fields made of it, `keep` times as large as
+        before, are added `counts`: those of all their codes, one field after the other."""
         own, at = [], 0
         for words in self._own:
             seen = counts[at : at + words.size][words.entries["code"].to_numpy()]
@@ -264,8 +264,9 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _coarser(words: FieldVocabulary, floor: int) -> FieldVocabulary:
-    """With a row for categories seen at least `floor` times. Codes stay, and go down with counts;
-    where rows were appended, those before the last such category have rows too."""
+    """With rows only for categories seen at least `floor` times. Codes stay: they go down with
+    counts, so the others come last. Where rows were appended later, rarer categories may stand
+    before the last frequent one, and keep their rows."""
     if floor <= 1 or not words.field.is_counted:
         return words
     last = pl.col("code").filter(pl.col("count") >= floor).max().fill_null(0)
@@ -284,8 +285,8 @@ def _rows_first(words: FieldVocabulary, n_rows: int, floor: int) -> np.ndarray:
 
 
 def _numbers(words: Vocabulary) -> dict[str, tuple[int, np.ndarray]]:
-    """Of every field whose categories are numbers its slot, and the number of each code: that of
-    its value or its bin. What is rare, missing or unseen (the last) has none."""
+    """For every field whose categories are numbers its slot, and a number for each code: its value
+    or the place of its bin. Rare, missing and unseen (the last) have NaN."""
     out = {}
     for f, place in zip(words.fields, slot_positions(words.schema.slots), strict=True):
         field = f.field

@@ -240,7 +240,7 @@ def _look_at_part(asked: tuple[_Part, list[str], Mapping[str, str] | None]) -> l
 
 @dataclass(frozen=True)
 class _Part:
-    """A file of a table of many, and how it is read."""
+    """One of the files of a table, and how it is read."""
 
     path: str
     options: Mapping[str, Any]

@@ -304,7 +304,7 @@ class Learner:
 
     @property
     def n_arrays(self) -> int:
-        """Of a `Provisional`."""
+        """How many arrays a `Provisional` has."""
         return 2 + 3 * len(self._lists)
 
     def absorb(self, other: Learner) -> list[np.ndarray | None]:
@@ -347,7 +347,7 @@ class Learner:
         return codes, values
 
     def _places(self, ids: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
-        """For every field that is no list, in order, the row that holds its provisional numbers."""
+        """For each field, lists aside, the row of `ids` or `numbers` that is its own."""
         counted, others = iter(ids), iter(numbers)
         return [next(counted if isinstance(f, _Counted) else others) for f in self._plain]
 

@@ -216,7 +216,7 @@ def _format(paths: list[Path], format: str) -> str:
 
 
 def _guess(path: Path) -> str:
-    """By the first bytes where they tell, else by the name."""
+    """The format of a file, by its first bytes where they tell, else by its name."""
     with read_errors(path), path.open("rb") as file:
         head = file.read(6)
     if head[:4] == b"PAR1":

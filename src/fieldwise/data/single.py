@@ -33,7 +33,8 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 class _FieldCoder:
-    """Any value, the long way. `n_unseen` counts those that training never saw."""
+    """Codes any value of a field by `Vocabulary.encode`, and remembers it. `n_unseen` counts the
+    values that training never saw."""
 
     def __init__(self, words: FieldVocabulary) -> None:
         self.field = words.field
@@ -193,8 +194,8 @@ class RowCoder:
 
     @cached_property
     def _plan(self) -> list[tuple[str, Any, Any]]:
-        """Of every field its column, its coder, and where a text is looked up before that is asked,
-        which takes as long as all the rest."""
+        """For every field its column, its coder, and a lookup of texts to try first: to call the
+        coder takes as long as all the rest."""
         return [
             (name, coder, coder._known.get if type(coder) is _WordCoder else None)
             for name, coder in zip(self._fields, self._coders, strict=True)

@@ -162,7 +162,8 @@ class FieldVocabulary:
         return np.where(np.isnan(numbers), 1.0, value).astype(np.float32)
 
     def counted(self, key: str | None, count: int, *, code: int | None = None) -> FieldVocabulary:
-        """With a category seen so many times more; `code` is the one it gets, where it has none."""
+        """The same after a category was seen `count` times more; `code`, where given, becomes its
+        code."""
         key_is = pl.col("category").eq_missing(pl.lit(key, pl.String))
         if self.entries.filter(key_is).is_empty():
             one = {"category": [key], "code": [code or 0], "count": [count]}
@@ -326,8 +327,8 @@ class Vocabulary:
         return pl.DataFrame(columns)
 
     def with_category(self, j: int, key: str | None, count: int) -> Vocabulary:
-        """With a row of its own, the field's last, for a category of field j, seen so many times
-        more than before."""
+        """The same with a row of its own, the field's last, for a category of field j that was seen
+        `count` times more."""
         old = self.fields[j]
         fields = [*self.fields]
         fields[j] = old.counted(key, count, code=old.size)
@@ -386,7 +387,7 @@ def bin_entries(field: Field, counts: np.ndarray, n_missing: int | None) -> pl.D
 
 
 def integer_vocabulary(schema: Schema, counts: Sequence[np.ndarray]) -> Vocabulary:
-    """For tables that are codes already: category k of a field is the number k, code k."""
+    """The vocabulary of a table that holds codes: category k of a field is the number k, code k."""
     fields = []
     for field, count in zip(schema.fields, counts, strict=True):
         number = np.arange(len(count))

@@ -338,7 +338,7 @@ class _Scratch:
 
 
 def _part(data: tuple[np.ndarray, ...], some: slice, valued: bool) -> tuple[np.ndarray, ...]:
-    """Some of the rows; values that do not count are one cell, whatever the rows."""
+    """Some of the rows. Where values do not count they are one unused cell, which stays."""
     rows, x, y, w = data
     return rows[some], x[some] if valued else x, y[some], w[some]
 

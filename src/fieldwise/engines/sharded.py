@@ -113,7 +113,7 @@ class ShardedEngine(CpuEngine):
         return float(np.sum(parts[4], dtype=np.float64)), float(mine)
 
     def _group(self, data: tuple[np.ndarray, ...]) -> int:
-        """As `_forward` left it."""
+        """How many there are: `_forward` has grouped the batch already."""
         return self._n_runs
 
     def _gradient(

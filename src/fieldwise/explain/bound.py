@@ -179,7 +179,7 @@ def gap_by_field(
 
 
 def _rises(losses: Losses, layout: Layout, sample: Sample, middle: Any) -> list[float]:
-    """Of every field the loss without it less the loss."""
+    """For every field the loss without it, less the loss with it."""
 
     def mean(codes: np.ndarray, values: np.ndarray | None) -> float:
         return float(np.average(losses(codes, values, sample.y), weights=sample.w))

@@ -250,7 +250,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _spelt(text: str) -> str:
-    """A text as an expression that nothing changes."""
+    """A text as an expression of SQL in which no client changes anything."""
     parts, run = [], ""
     for letter in text:
         if letter.isprintable():

@@ -63,7 +63,7 @@ def terms_of(query: Query | None, parts: Sequence[Part], ranks: Sequence[int]) -
 
 
 def _alias(part: Part) -> str:
-    """Of the row of the model's table."""
+    """What a query calls the field's row of the model's table."""
     return f"r{part.number + 1}"
 
 

@@ -112,7 +112,7 @@ def _panel(k: int, tab: Panel) -> str:
 
 
 def _rows(numbers: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Of every row its waterfall, and all its fields by falling effect."""
+    """For every row its waterfall, and all its fields by falling effect."""
     found = numbers["rows"]
     if not found:
         return []

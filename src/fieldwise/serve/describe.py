@@ -24,7 +24,7 @@ KINDS = {"numeric": "number", "list": "list", "category": "category"}
 
 
 class Description:
-    """Of a model: one entry a column of its table, which may be several of its fields."""
+    """What there is to say of a model's columns, each of which may be several of its fields."""
 
     def __init__(self, model: FieldwiseModel, id: str) -> None:
         self._model, self._id = model, id

@@ -32,7 +32,7 @@ class Limits:
 
 
 class Refusal(FieldwiseError):
-    """A request that is not answered as it hoped; `status` is the code of HTTP."""
+    """A request is refused; `status` is the code of HTTP."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)

@@ -241,7 +241,7 @@ def _check_address(host: str, port: int) -> None:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """For processes that start meanwhile."""
+    """Set variables of the environment, for processes that are started meanwhile."""
     os.environ.update(variables)
     try:
         yield

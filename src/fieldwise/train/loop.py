@@ -183,7 +183,7 @@ def _epoch(
 
 
 def _mean_loss(run: Run, problem: Problem) -> float:
-    """Of the epoch so far; of ensembles and votes the mean over members and fields."""
+    """The loss of the epoch so far; of ensembles and votes the mean over members and fields."""
     n_copies = problem.objective.n_members
     if problem.objective.is_vote:
         n_copies *= problem.layout.n_fields

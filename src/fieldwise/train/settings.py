@@ -69,7 +69,7 @@ class TrainSettings:
                 raise SettingError(f"{name}={value!r} must be a number of {word} {least}")
 
     def settled(self, n_rows: int) -> TrainSettings:
-        """With everything decided for a table of so many rows."""
+        """The settings with everything decided that is None, for a table of so many rows."""
         batch = self.batch_size or int(min(2048, max(32, 2 ** int(np.log2(max(n_rows, 1) / 64)))))
         steps = -(-n_rows // batch)
         every = self.reg_every or max(1, min(1000, steps))

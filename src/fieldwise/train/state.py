@@ -113,7 +113,7 @@ class Run:
 
 
 def _parts(table: Any) -> Iterator[slice]:
-    """Some rows at a time, so that work on a whole table needs no second one."""
+    """Slices of a few rows, so that work on a whole table needs no room for a second one."""
     step = max(1, PART // table.shape[1])
     return (slice(start, start + step) for start in range(0, len(table), step))
 

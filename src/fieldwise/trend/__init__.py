@@ -237,7 +237,7 @@ class _Work:
         return replace(self.running, watch=watch, checkpoint=folder, resume=True)
 
     def _loss(self, engine: Engine, problem: Problem) -> float:
-        """On the sample of training rows."""
+        """The loss on the sample of training rows."""
         if (self.trained.codes < 0).any():
             engine.set_means(problem.counts)
         return evaluate(engine, problem, self._rows, None, self._scale)["loss"]
@@ -286,7 +286,7 @@ class _Work:
 
 
 def _some(rows: Any, only: np.ndarray | None, seed: int) -> Rows:
-    """So many of the rows by chance, in memory."""
+    """At most `SAMPLE_ROWS` of the rows, drawn by chance, in memory."""
     at = np.arange(rows.n_rows) if only is None else np.flatnonzero(only)
     mask = np.zeros(rows.n_rows, dtype=bool)
     if len(at) > SAMPLE_ROWS:

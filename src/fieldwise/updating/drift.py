@@ -140,8 +140,8 @@ class _Look:
         return bool(entries.filter(pl.col("category").is_null())["count"].sum())
 
     def _usual(self) -> float:
-        """Of as many values as were seen once, as many new ones are to be expected (Good and
-        Turing), and some more."""
+        """The share of rows that may hold new values: that of values training saw once, which is
+        what to expect (Good and Turing), and some more."""
         count = self._words.entries["count"]
         once, total = int((count == 1).sum()), int(count.sum())
         return min(1.0, USUAL + (once / total if total else 1.0))

@@ -116,8 +116,8 @@ class Update:
 
     @cached_property
     def crossed(self) -> dict[str, np.ndarray]:
-        """Of a model with crosses all rows in memory: codes of the table's own fields (`own`), and
-        codes and values of all, by the evidence of old rows."""
+        """All rows in memory, where the model has crosses: codes of the table's own fields (`own`),
+        and codes and values of all fields, with the evidence of old rows."""
         words: Any = self.words
         rows = dict(gathered(self.store, None))
         own = rows["codes"].copy()
@@ -167,7 +167,7 @@ class Update:
         return out
 
     def settings(self) -> TrainSettings:
-        """As the model was trained, in smaller batches where there are fewer rows."""
+        """Those the model was trained with, but smaller steps, and smaller batches of few rows."""
         known = {f.name for f in fields(TrainSettings)} - {"half", "bagging", "reg_every"}
         kept = {k: v for k, v in self.model.settings.items() if k in known}
         given = {"epochs": self.asked.epochs, "learning_rate": self.asked.learning_rate}
@@ -272,7 +272,7 @@ class Update:
         return n_copies(n_rows) * epochs
 
     def _metrics(self, fit: Fit) -> dict[str, float]:
-        """Of a fit on the rows held out; empty where there are none."""
+        """The metrics of a fit on the rows held out; empty where there are none."""
         judge = judge_rows(self.problem)
         if judge is None:
             return {}
@@ -328,7 +328,8 @@ class Update:
         )
 
     def _final_words(self) -> Vocabulary:
-        """With evidence that has taken in the new rows, where there are crosses."""
+        """The vocabulary of the updated model; its evidence, where there are crosses, has taken in
+        the new rows."""
         words = self.words
         if not isinstance(words, CrossedVocabulary):
             return words

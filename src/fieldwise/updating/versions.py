@@ -66,7 +66,7 @@ def folder_of(path: Path) -> Path:
 
 
 def versions(path: str | Path) -> list[Version]:
-    """Those kept of a model, the oldest first, and the one that stands there at the end."""
+    """The versions of a model that are kept, the oldest first; last the model itself."""
     path = _real(path)
     put_back(path)
     kept = [Version.of(folder_of(path) / number, number) for number in _numbers(path)]

@@ -159,7 +159,7 @@ def crossed(
 
 
 def _rows_of(parts: Sequence[Part], held: Numbering, numbering: Numbering) -> np.ndarray:
-    """For every number of `held` that of `numbering`: codes past a field's size share row 0."""
+    """For every number of `held` the one of `numbering`; codes past a field's size share row 0."""
     sizes = np.diff(held.starts)
     codes = [np.arange(size) for size in sizes]
     known = [
