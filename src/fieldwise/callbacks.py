@@ -64,8 +64,8 @@ def tell(callbacks: Sequence[Callback], record: dict[str, Any]) -> bool:
 
 @contextmanager
 def heard(callbacks: Sequence[Callback]) -> Iterator[Callable[..., None]]:
-    """The loggers among them hear how a run ended: with the model that what is given is called
-    with, or without one where there is an error."""
+    """Gives a function that tells the loggers among the callbacks that the run is over: call it with
+    the model, and its folder if it is saved. After an error they hear that there is no model."""
 
     def close(model: Any = None, folder: Path | None = None) -> None:
         for callback in callbacks:
@@ -185,7 +185,7 @@ class _Run:
         self._client.log_batch(self._id, metrics=figures)
 
     def settings(self, found: Mapping[str, Any]) -> None:
-        """Those it does not have yet: MLflow changes none, and a run may have several fits."""
+        """Log those it does not have yet: MLflow changes none, and a run may have several fits."""
         from mlflow.entities import Param
 
         known = self._client.get_run(self._id).data.params
@@ -293,11 +293,11 @@ def _facts(model: Model) -> dict[str, Any]:
 
 
 def _figures(found: Mapping[str, Any]) -> dict[str, float]:
-    """What can be drawn."""
+    """The numbers among them, of which a curve can be drawn."""
     numbers = {k: float(v) for k, v in found.items() if isinstance(v, (int, float))}
     return {k: v for k, v in numbers.items() if math.isfinite(v)}
 
 
 def _plain(name: str) -> str:
-    """A name as both take it."""
+    """A name that both MLflow and TensorBoard take."""
     return re.sub(r"[^\w\-. /]", "_", name)
