@@ -64,8 +64,8 @@ def tell(callbacks: Sequence[Callback], record: dict[str, Any]) -> bool:
 
 @contextmanager
 def heard(callbacks: Sequence[Callback]) -> Iterator[Callable[..., None]]:
-    """Gives a function that tells the loggers among the callbacks that the run is over: call it with
-    the model, and its folder if it is saved. After an error they hear that there is no model."""
+    """Gives a function that tells the loggers among the callbacks that the run is over: call it
+    with the model, and its folder if it is saved. After an error they hear of no model."""
 
     def close(model: Any = None, folder: Path | None = None) -> None:
         for callback in callbacks:
