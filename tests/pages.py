@@ -29,7 +29,7 @@ import polars as pl
 from commands import run
 from serving import Server
 
-__all__ = ["PAGES", "ROOT", "Block", "Desk", "blocks_of"]
+__all__ = ["PAGES", "ROOT", "Block", "Desk", "blocks_of", "commands_of", "known_options"]
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -14,7 +15,7 @@ import fieldwise
 from browser import CHROMIUM, Browser
 from fieldwise import maths
 from fieldwise.cli import app
-from pages import ROOT
+from pages import ROOT, known_options
 
 sys.path.insert(0, str(ROOT / "docs" / "theme"))
 
@@ -64,6 +65,14 @@ def test_every_command_and_option_is_in_the_reference(site):
     assert re.findall(r'<h2 id="([\w-]+)"', page) == [name.replace("_", "-") for name in names]
     for option in ("--target", "--cluster", "--resume", "--no-quotes", "--forget"):
         assert f"<code>{option}</code>" in page
+
+
+def test_the_examples_of_commands_are_taken():
+    shown = [inspect.getdoc(command.callback) for command in app.registered_commands]
+    lines = [line for text in shown for line in text.split("\n") if line.startswith("fieldwise ")]
+    assert len(lines) > len(shown)
+    for line in lines:
+        known_options(shlex.split(line)[1:])
 
 
 def test_all_of_the_maths_is_told(site):

@@ -101,16 +101,28 @@ def commands() -> str:
     for command in app.registered_commands:
         function: Any = command.callback
         hints = get_type_hints(function, include_extras=True)
-        parameters = inspect.signature(function).parameters.values()
-        rows = [_row(p, *_meant(hints[p.name])) for p in parameters]
-        words = [name.strip("`") for name, _, _ in rows if name.isupper()]
+        panels: dict[str, list[tuple[str, str, str]]] = {}
+        for parameter in inspect.signature(function).parameters.values():
+            kind, told = _meant(hints[parameter.name])
+            rows = panels.setdefault(told.rich_help_panel or "", [])
+            rows.append(_row(parameter, kind, told))
         name = function.__name__.replace("_", "-")
-        out += [f"## {name}", "", _escaped(inspect.getdoc(function) or ""), ""]
-        out += ["```text", " ".join(["fieldwise", name, *words, "[OPTIONS]"]), "```", ""]
-        out += ["| | | |", "|---|---|---|"]
-        out += [f"| {name} | {kind} | {said} |" for name, kind, said in rows]
-        out.append("")
+        out += [f"## {name}", "", *_said(inspect.getdoc(function) or "")]
+        for panel, rows in panels.items():
+            out += [f"**{panel}**", ""] if panel else []
+            out += ["| | | |", "|---|---|---|"]
+            out += [f"| {name} | {kind} | {said} |" for name, kind, said in rows]
+            out.append("")
     return "\n".join(out)
+
+
+def _said(text: str) -> list[str]:
+    """What a command says of itself, and its examples."""
+    out = []
+    for paragraph in text.split("\n\n"):
+        is_code = all(line.startswith("fieldwise ") for line in paragraph.split("\n"))
+        out += ["```bash", paragraph, "```", ""] if is_code else [_escaped(paragraph), ""]
+    return out
 
 
 def _meant(hint: Any) -> tuple[Any, Any]:
