@@ -142,9 +142,9 @@ def search(
             elif not callable(space):
                 return
             continue
-        watch = _Watch(trial)
+        report = _Reporter(trial)
         try:
-            value = tried(settings, watch)
+            value = tried(settings, report)
         except TrainingError as error:  # these settings are no good, now and later
             trial.set_user_attr("error", str(error))
             study.tell(trial, state=state.FAIL)
@@ -154,11 +154,11 @@ def search(
             study.enqueue_trial(trial.params)  # for when the search goes on
             raise
         else:
-            if watch.gave_up:
+            if report.gave_up:
                 study.tell(trial, state=state.PRUNED)
             else:
                 study.tell(trial, value)
-            said(trial.number, settings, f"{value:.4f}" + (", given up" if watch.gave_up else ""))
+            said(trial.number, settings, f"{value:.4f}" + (", given up" if report.gave_up else ""))
 
 
 def _of_grid(trial: optuna.Trial, grid: Grid) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _untried(grid: Grid, done: Sequence[dict[str, Any]]) -> dict[str, Any] | Non
     return random.Random(len(done)).choice(left) if left else None
 
 
-class _Watch:
+class _Reporter:
     """A callback that reports epochs to a trial, and gives it up where it is behind the others."""
 
     def __init__(self, trial: optuna.Trial) -> None:

@@ -42,7 +42,7 @@ class Fitted:
     was_stopped: bool = False
 
 
-Fit = Callable[[Problem, Mapping[str, Any], TrainSettings, Running], Fitted]
+FitFunction = Callable[[Problem, Mapping[str, Any], TrainSettings, Running], Fitted]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Method:
     """A method: `grid` holds the candidates of every setting, `start` what is tried first."""
 
     name: str
-    fit: Fit
+    fit: FitFunction
     grid: Mapping[str, Sequence[Any]]
     start: Mapping[str, Any]
     package: str = ""  # that has to be installed, and the extra that brings it

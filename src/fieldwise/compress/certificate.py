@@ -61,7 +61,7 @@ def largest_change(
     model: FieldwiseModel, factors: Factors, choice: Choice, new: FieldwiseModel, *, every: bool
 ) -> np.ndarray:
     """(K,) the bound"""
-    rows = _Rows(model, factors, choice, new)
+    rows = _BeforeAndAfter(model, factors, choice, new)
     layout, R = factors.layout, factors.layout.n_columns
     constant = new.offsets - factors.offsets - unused(factors, choice)[:, R:].sum(axis=0)
     out = np.abs(constant)
@@ -73,7 +73,7 @@ def largest_change(
     return out
 
 
-class _Rows:
+class _BeforeAndAfter:
     """Everything a field can hold, as rows before and after."""
 
     def __init__(
@@ -142,7 +142,7 @@ class _Rows:
         return before[np.concatenate([codes, lost]).astype(int)], after[now.astype(int)]
 
 
-def _every_pair(rows: _Rows) -> list[np.ndarray]:
+def _every_pair(rows: _BeforeAndAfter) -> list[np.ndarray]:
     """Of every field (n, K): the sum over other fields of max_g |e_ij(f, g)|"""
     layout, m = rows.layout, rows.layout.n_fields
     every = [rows(i) for i in range(m)]
@@ -163,7 +163,7 @@ def _every_pair(rows: _Rows) -> list[np.ndarray]:
     return out
 
 
-def _by_norms(rows: _Rows) -> list[np.ndarray]:
+def _by_norms(rows: _BeforeAndAfter) -> list[np.ndarray]:
     """The same, from above, from norms of rows a block of columns"""
     layout, m, K = rows.layout, rows.layout.n_fields, rows.layout.n_outputs
     most_before, most_apart = np.zeros((m, K * m)), np.zeros((m, K * m))
