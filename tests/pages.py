@@ -249,6 +249,8 @@ class Desk:
             import fieldwise
 
             fieldwise.load_flights().select(FLIGHT).head(4000).write_parquet(path)
+        elif name == "counts.csv":
+            clicks(0).write_csv(path)
         elif stem in TABLES and kind == "csv":
             clicks(TABLES[stem]).select(LEARNED).write_csv(path)
         elif stem in TABLES and kind == "parquet":
