@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Benchmarks that are one run of the module of that name.
 BENCHES := $(addprefix bench-,data cpu accuracy tasks components baselines explain bound serve update scale)
 
-.PHONY: setup demo test test-all lint types bench bench-load bench-compare bench-presets audit docs clean $(BENCHES)
+.PHONY: setup demo test test-all lint types bench bench-load bench-compare bench-presets audit docs release-check clean $(BENCHES)
 
 setup: $(READY)
 
@@ -66,6 +66,10 @@ audit: $(READY)
 # The manual, into site/: open site/index.html, no server or network is needed.
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# Before a version goes out: builds it, looks inside, and tries it in an environment of its own.
+release-check: $(READY)
+	$(BIN)/python -m release.check
 
 clean:
 	rm -rf $(VENV) demo site .mypy_cache .pytest_cache .ruff_cache .coverage

@@ -1,0 +1,1 @@
+"""What is done before a version goes out; no part of the package."""
