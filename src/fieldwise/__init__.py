@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # for type checkers and editors; the names themselves are imp
     from .model import FieldwiseModel
     from .updating import update
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 _WHERE = {
     "DataError": ".errors",
