@@ -90,6 +90,49 @@ def test_gzip_and_zstd(tmp_path):
     assert rows(tmp_path / "z.csv.zst") == [("1", "x"), ("2", "y")]
 
 
+@pytest.mark.parametrize("first", ["x^", "x\x01", "xگ", "(b", "\ufeffz"])
+@pytest.mark.parametrize("size", [1, 1 << 20])
+def test_rows_that_begin_like_a_compressed_file_are_rows(tmp_path, monkeypatch, first, size):
+    monkeypatch.setattr(blocks.byte_blocks, "__kwdefaults__", {"size": size})
+    path = write(tmp_path / "t.csv", f"a,b\n{first},1\nplain,2\n{first},3\n")
+    assert rows(path) == [(first, "1"), ("plain", "2"), (first, "3")]
+
+
+def test_a_compressed_table_is_the_table(tmp_path):
+    text = 'a,b\n"x\r\ny",1\r\n"",2\n'
+    write(tmp_path / "t.csv.gz", gzip.compress(text.encode()))
+    assert rows(tmp_path / "t.csv.gz") == rows(write(tmp_path / "t.csv", text))
+
+
+def test_an_archive_with_other_bytes_is_refused(tmp_path):
+    whole = gzip.compress(b"a,b\n" + b"".join(b"%d,%d\n" % (k, k) for k in range(99)), 0)
+    at = whole.index(b"42,42")
+    for damaged in (whole[:at] + b"43" + whole[at + 2 :], whole[:at], whole + b"rest"):
+        with pytest.raises(DataError, match="the compressed file is damaged"):
+            rows(write(tmp_path / "t.csv.gz", damaged))
+
+
+def test_a_name_with_brackets_is_that_file(tmp_path):
+    frame = pl.DataFrame({"a": [1], "b": [2]})
+    for name, value in (("[x]", 1), ("x", 7)):
+        frame.with_columns(a=value).write_parquet(tmp_path / f"{name}.parquet")
+        write(tmp_path / f"{name}.csv.gz", gzip.compress(f"a,b\n{value},2\n".encode()))
+    assert read(tmp_path / "[x].parquet").equals(frame)
+    assert rows(tmp_path / "[x].csv.gz") == [("1", "2")]
+
+
+@pytest.mark.parametrize("name", ["t\0.csv", "\ud800.csv"])
+def test_a_name_that_no_file_can_have(tmp_path, name):
+    with pytest.raises(DataError, match="no such file|is no path"):
+        open_source(tmp_path / name)
+
+
+def test_a_file_that_a_glob_finds_twice_is_read_once(tmp_path):
+    (tmp_path / "sub").mkdir()
+    write(tmp_path / "sub" / "t.csv", "a,b\n1,2\n")
+    assert rows(f"{tmp_path}/**/**/*.csv") == [("1", "2")]
+
+
 def test_folders_globs_and_lists_in_the_order_of_names(tmp_path):
     for name, value in (("b.csv", 2), ("a.csv", 1), ("sub/c.csv", 3)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -206,6 +249,9 @@ BAD = [
         {},
         "compressed file is damaged",
     ),
+    ("header not UTF-8", "t.csv", b"a,\xff\n1,0\n", {}, "the header: byte 0xff is not UTF-8"),
+    ("open header", "t.csv", 'a,"b\n1,0\n', {}, "the header: a quote where no quoted cell"),
+    ("libffm not UTF-8", "t.ffm", b"1 0:\xff:1\n", {"target": None}, "row 1: byte 0xff is not"),
     ("bad libffm", "t.ffm", "1 0:3\n", {"target": None}, "row 1: '0:3' is not field:index:value"),
     ("not Criteo", "t.txt", CSV, {"format": "criteo", "target": None}, "40 columns"),
     ("not Avazu", "t.csv", CSV, {"format": "avazu", "target": None}, "'hour' is missing"),

@@ -6,7 +6,9 @@ name its row.
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +17,11 @@ import numpy as np
 import polars as pl
 
 from ..errors import DataError
+from .chunks import UNREADABLE
 
 __all__ = [
     "byte_blocks",
+    "explain_bytes",
     "first_row_end",
     "is_compressed",
     "misplaced_quote",
@@ -28,6 +32,7 @@ __all__ = [
 ]
 
 BLOCK = 16 << 20  # bytes of text parsed at a time: fastest of 4..32 MiB
+UNPACKED = 4 << 20  # bytes of a compressed file at a time
 LONGEST_ROW = 256 << 20
 BOM = b"\xef\xbb\xbf"
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -48,6 +53,8 @@ def read_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # a zero byte, or what is no text
+        raise DataError(f"{str(path)!r} is no path: {error}") from error
 
 
 def is_compressed(path: Path) -> bool:
@@ -57,11 +64,19 @@ def is_compressed(path: Path) -> bool:
 
 
 def _decompressed(path: Path) -> Iterator[bytes]:
-    """The lines of a gz or zst file, some at a time."""
+    """What a gz or zst file holds, some at a time."""
     try:
-        for frame in pl.scan_lines(path, name="line").collect_batches(chunk_size=1 << 16):
+        with path.open("rb") as file:
+            head = file.read(2)
+        if head == GZIP:  # whose checksums polars leaves aside
+            with gzip.open(path) as content:
+                while piece := content.read(UNPACKED):
+                    yield piece
+            return
+        lines = pl.scan_lines(path, name="line", glob=False)
+        for frame in lines.collect_batches(chunk_size=1 << 16):
             yield ("\n".join(frame["line"].to_list()) + "\n").encode()
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (*UNREADABLE, EOFError, zlib.error) as error:
         raise DataError(f"{path}: the compressed file is damaged: {error}") from error
 
 
@@ -190,3 +205,16 @@ def without_blank_rows(block: bytes, quote: bool) -> bytes:
     pieces = block.split(b'"') if quote else [block]
     pieces[::2] = [re.sub(rb"(\r?\n)(?:\r?\n)+", rb"\1", piece) for piece in pieces[::2]]
     return b'"'.join(pieces).lstrip(b"\r\n")
+
+
+def explain_bytes(block: bytes, path: Path, row: int) -> None:
+    """Raise where the block, which comes after so many rows, is no UTF-8; row -1 is the header."""
+    try:
+        block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = row + block.count(b"\n", 0, error.start) + 1
+        where = f"row {line:,}" if line else "the header"
+        raise DataError(
+            f"{path}, {where}: byte {block[error.start]:#04x} is not UTF-8; "
+            "convert the file first, for example: iconv -f latin1 -t utf-8"
+        ) from error

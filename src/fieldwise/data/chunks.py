@@ -9,12 +9,14 @@ from typing import Any, Protocol, TypeVar
 
 import polars as pl
 
-__all__ = ["CHUNK_ROWS", "Chunk", "Source", "ahead", "in_parallel"]
+__all__ = ["CHUNK_ROWS", "UNREADABLE", "Chunk", "Source", "ahead", "in_parallel"]
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 CHUNK_ROWS = 1 << 17
+# What polars raises over bytes that are no sound file; a panic of it is no Exception even.
+UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
 
 @dataclass(frozen=True)

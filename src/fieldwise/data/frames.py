@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from ..errors import DataError, FieldwiseError, NoRows, SchemaError
-from .chunks import CHUNK_ROWS, Chunk
+from .chunks import CHUNK_ROWS, UNREADABLE, Chunk
 from .values import number_text
 
 __all__ = ["FrameSource", "LazySource", "to_frame"]
@@ -35,7 +35,7 @@ def to_frame(data: Any) -> pl.DataFrame:
         return _to_frame(data)
     except FieldwiseError:
         raise
-    except (pl.exceptions.PolarsError, ValueError, TypeError, OverflowError) as error:
+    except (*UNREADABLE, ValueError, TypeError, OverflowError) as error:
         raise DataError(f"the table cannot be read: {error}") from error
 
 
@@ -125,14 +125,14 @@ def _series(name: str, values: Any) -> pl.Series:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise DataError(f"column {name!r} is {values!r}; it should hold a value a row")
     values = list(values)
-    with suppress(TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
+    with suppress(TypeError, ValueError, OverflowError, *UNREADABLE):
         return pl.Series(name, values, dtype=pl.String, strict=True)  # text alone: no need to look
     items = [None if _is_missing(v) else v for v in values]
     kinds = {type(v) for v in items if v is not None}
     if kinds and kinds <= LISTS:
         return _list_series(name, items)
     # Where no type of polars holds them all, text does.
-    with suppress(TypeError, OverflowError, pl.exceptions.PolarsError):
+    with suppress(TypeError, OverflowError, *UNREADABLE):
         if len(kinds) <= 1 or kinds <= {int, float}:
             column = pl.Series(name, items)
             if column.dtype != pl.Object:
@@ -229,7 +229,7 @@ class LazySource:
     def _schema(name: str, frame: pl.LazyFrame) -> pl.Schema:
         try:
             schema = frame.collect_schema()
-        except (pl.exceptions.PolarsError, OSError) as error:
+        except UNREADABLE as error:
             raise DataError(f"{name} cannot be read: {error}") from error
         if not len(schema):
             raise DataError(f"{name} has no columns")
@@ -251,5 +251,5 @@ class LazySource:
 def _next(batches: Iterator[pl.DataFrame], name: str) -> pl.DataFrame | None:
     try:
         return next(batches, None)
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{name} cannot be read: {error}") from error

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from ..errors import DataError, NoRows
-from .blocks import byte_blocks, is_compressed, text_head
+from .blocks import byte_blocks, explain_bytes, is_compressed, text_head
 from .chunks import Chunk
 from .schema import Schema
 
@@ -120,7 +120,9 @@ class LibffmSource:
         for path in self.paths:
             first, done = 0, 0.0
             for block, done in byte_blocks(path, quote=False):
-                text = pl.Series("line", block.decode("utf-8", "replace").splitlines())
+                explain_bytes(block, path, first)
+                # Nothing else ends a row, whatever Python takes for the end of a line.
+                text = pl.Series("line", block.decode("utf-8").split("\n"), dtype=pl.String)
                 text = text.str.replace_all(r"\s+", " ").str.strip_chars()
                 lines = text.filter(text != "").to_frame()
                 if lines.height == 0:

@@ -175,8 +175,10 @@ def _paths(data: Any) -> list[Path]:
         return known
     if is_there:
         return [path]
-    found = sorted(Path(p) for p in glob.glob(str(data), recursive=True))
-    found = [p for p in found if p.is_file()]
+    with read_errors(path):
+        # A pattern such as **/** finds a file in more ways than one.
+        found = sorted({Path(p) for p in glob.glob(str(data), recursive=True)})
+        found = [p for p in found if p.is_file()]
     if not found:
         raise DataError(f"{data}: no such file or folder")
     return found
@@ -239,9 +241,9 @@ def _open_files(
         if empty:
             raise DataError(f"{path} is empty")
     if format in ("parquet", "arrow"):
-        scan: Callable[[Path], pl.LazyFrame]
+        scan: Callable[..., pl.LazyFrame]
         scan = pl.scan_parquet if format == "parquet" else pl.scan_ipc
-        return LazySource([(str(p), scan(p)) for p in paths])
+        return LazySource([(str(p), scan(p, glob=False)) for p in paths])
     if format == "criteo":
         columns = ["label", *CRITEO_INTEGERS, *CRITEO_CATEGORIES]
         return TextSource(paths, separator="\t", columns=columns, quote=False, null_words=())

@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from ..errors import SchemaError
 from .chunks import Chunk
@@ -47,14 +46,15 @@ class _FieldCoder:
         return self._unusual(value)
 
     def _unusual(self, value: Any) -> tuple[int, float]:
-        key: Any = (type(value), value)
+        # Values that are equal may have other texts: -0.0 and 0.0.
+        key: Any = (type(value), value, repr(value) if type(value) is float else None)
         try:
             found = self._others.get(key)
         except TypeError:
             key = found = None  # unhashable: not remembered
         if found is None:
-            column, n_unseen = pl.Series(self.field.column, [value], strict=False), np.zeros(1, int)
-            codes, values = self._alone.encode(Chunk(column.to_frame()), n_unseen)
+            frame, n_unseen = to_frame({self.field.column: [value]}), np.zeros(1, int)
+            codes, values = self._alone.encode(Chunk(frame), n_unseen)
             number = float(values[0, 0]) if self.field.is_linear else 1.0
             found = int(codes[0, 0]), number, int(n_unseen[0])
             short = type(value) is not str or len(value) <= LONG

@@ -20,6 +20,7 @@ from ..errors import DataError, NoRows, SchemaError, SettingError
 from .blocks import (
     BOM,
     byte_blocks,
+    explain_bytes,
     first_row_end,
     is_compressed,
     misplaced_quote,
@@ -35,6 +36,7 @@ __all__ = ["NULL_WORDS", "TextSource", "guess_separator"]
 NULL_WORDS = ("NA", "N/A", "NaN", "nan", "NULL", "null", "\\N")
 
 SEPARATORS = (",", "\t", ";", "|")
+PACKED = (b"x", b"\x1f", b"\x28", b"\xef")  # how zlib, gzip, zstd and a byte order mark begin
 
 
 def guess_separator(head: bytes) -> str:
@@ -89,12 +91,15 @@ class TextSource:
     def _read_header(self, path: Path) -> list[str]:
         text_head(path)
         block = next(byte_blocks(path, quote=self._quote))[0].removeprefix(BOM)
-        line = block[: first_row_end(block, self._quote)].decode("utf-8", "replace")
+        line = block[: first_row_end(block, self._quote)]
         if self._quote:
-            cells = next(csv.reader(io.StringIO(line, newline=""), delimiter=self._separator))
-        else:
-            cells = line.rstrip("\r\n").split(self._separator)
-        names = [c.strip() for c in cells]
+            self._check_quotes(line or block, path, -1)
+        try:
+            cells = _parsed(line, None, self._separator, self._quote, []).row(0)
+        except pl.exceptions.PolarsError as error:
+            explain_bytes(line, path, -1)
+            raise DataError(f"{path}: the first line names no columns") from error
+        names = [(c or "").strip() for c in cells]
         if not any(names):
             raise DataError(f"{path}: the first line names no columns")
         twice = sorted({n for n in names if n and names.count(n) > 1})
@@ -121,10 +126,10 @@ class TextSource:
             header = self._header
             if header and path is not self.paths[0]:
                 self._same_header(path)
-            row, done = 0, 0.0
+            row, done, is_first = 0, 0.0, True
             for block, done in byte_blocks(path, quote=self._quote):
-                if row == 0:
-                    block = block.removeprefix(BOM)
+                if is_first:
+                    block, is_first = block.removeprefix(BOM), False
                 if header:
                     block, header = block[first_row_end(block, self._quote) :], False
                 frame = self._parse(block, path, row)
@@ -154,7 +159,7 @@ class TextSource:
             block = without_blank_rows(block, self._quote)
             frame = self._read(block, quoted)
         if frame is None:
-            _explain_bytes(block, path, row)
+            explain_bytes(block, path, row)
             self._explain_ragged(block, path, row)
             raise DataError(f"{path}: the text after row {row:,} cannot be parsed")
         if quoted and b'""' in block:  # an empty cell is missing, in quotes or not
@@ -164,15 +169,7 @@ class TextSource:
     def _read(self, block: bytes, quoted: bool) -> pl.DataFrame | None:
         """The rows, or None where they are not all as long as the header."""
         try:
-            frame = pl.read_csv(
-                block,
-                has_header=False,
-                schema=dict.fromkeys(self.columns, pl.String),
-                separator=self._separator,
-                quote_char='"' if self._quote else None,
-                null_values=self._null_words,
-                raise_if_empty=False,
-            )
+            frame = _parsed(block, self.columns, self._separator, self._quote, self._null_words)
         except pl.exceptions.PolarsError:
             return None
         # polars fills a short row with nulls without a word; a null at the end is the sign.
@@ -192,7 +189,7 @@ class TextSource:
             start = block.rfind(b"\n", 0, where) + 1
             shown = block[max(start, where - 20) : where + 20].decode("utf-8", "replace")
             raise DataError(
-                f"{path}, row {number:,}: a quote where no quoted cell begins or ends, near "
+                f"{path}, {_row(number)}: a quote where no quoted cell begins or ends, near "
                 f"{shown!r}; double it inside a quoted cell, or read without quotes (quote=False)"
             )
 
@@ -212,18 +209,32 @@ class TextSource:
                     )
 
 
+def _parsed(
+    block: bytes,
+    columns: Sequence[str] | None,
+    separator: str,
+    quote: bool,
+    null_words: Sequence[str],
+) -> pl.DataFrame:
+    """Text by polars, which takes what begins like a compressed file for one ("x^" is enough, and
+    no rows come of it) and drops a mark of byte order. After such a mark it does neither."""
+    return pl.read_csv(
+        BOM + block if block[:1] in PACKED else block,
+        has_header=False,
+        schema=None if columns is None else dict.fromkeys(columns, pl.String),
+        infer_schema=False,
+        separator=separator,
+        quote_char='"' if quote else None,
+        null_values=list(null_words),
+        raise_if_empty=False,
+    )
+
+
 def _fresh(name: str, taken: Sequence[str]) -> str:
     while name in taken:
         name += "_"
     return name
 
 
-def _explain_bytes(block: bytes, path: Path, row: int) -> None:
-    try:
-        block.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = row + block.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{path}, row {line:,}: byte {block[error.start]:#04x} is not UTF-8; "
-            "convert the file first, for example: iconv -f latin1 -t utf-8"
-        ) from error
+def _row(number: int) -> str:
+    return f"row {number:,}" if number else "the header"

@@ -142,7 +142,7 @@ def field_keys(field: Field, text: pl.Series) -> pl.Series:
     text = text.str.strip_chars()
     if field.dtype == "boolean":
         return text.str.to_lowercase().replace(
-            {"1": "true", "0": "false", "1.0": "true", "0.0": "false"}
+            {"1": "true", "0": "false", "1.0": "true", "0.0": "false", "-0.0": "false"}
         )
     text = text.set(text.is_in(NO_NUMBER), None)
     number = text.cast(pl.Float64, strict=False)
