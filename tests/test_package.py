@@ -21,7 +21,8 @@ ROWS = [
     {"layout", "maths", "losses", "objective", "metrics", "packed"},
     {"engines", "data", "checkpoint"},
     {"boosted", "crosses", "held_out"},
-    {"explain", "model_folder", "one_category", "problem", "ranking", "targets", "train"},
+    {"explain", "model_checks", "model_folder", "one_category", "problem", "ranking", "targets"}
+    | {"train"},
     {"model"},
     {"_estimator", "crossing", "estimators", "features", "fitting", "predicting"}
     | {"baselines", "compress", "updating"},

@@ -28,7 +28,7 @@ from fieldwise.files import sealed
 from fieldwise.fitting import fit_store, train_table
 
 SCHEMA = Schema(fields=(Field(name="a"), Field(name="b"), Field(name="c")))
-COUNTS = [np.ones(9, np.int64)] * 3
+COUNTS = [np.ones(99, np.int64)] * 3
 
 
 def rows(n, seed=0):

@@ -9,6 +9,7 @@ Needs NumPy and nothing else.
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
 from collections.abc import Iterable, Mapping
@@ -62,14 +63,17 @@ def write_array(file: Path, array: np.ndarray) -> dict[str, Any]:
 def checked(folder: Path, said: Mapping[str, Any]) -> np.ndarray:
     """An array as it was written, mapped; anything else is an error that names the file."""
     file = folder / said["file"]
-    count = int(np.prod(said["shape"]))
+    dtype = np.dtype(said["dtype"])
+    if file.parent != folder or dtype.kind not in "biuf":
+        raise StoreError(f"{folder / NAME} is damaged: {said} is no array of it")
+    count = math.prod(said["shape"])
     checksum = 0
-    if file.is_file() and file.stat().st_size == count * np.dtype(said["dtype"]).itemsize:
+    if file.is_file() and file.stat().st_size == count * dtype.itemsize:
         with file.open("rb") as content:
             while piece := content.read(1 << 22):
                 checksum = zlib.crc32(piece, checksum)
         if checksum == said["checksum"]:
-            flat = np.memmap(file, said["dtype"], "r") if count else np.zeros(0, said["dtype"])
+            flat = np.memmap(file, dtype, "r") if count else np.zeros(0, dtype)
             return flat.reshape(said["shape"])
     raise StoreError(f"{file} is missing or was altered; start the training again")
 
@@ -97,4 +101,7 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
     if not (folder / NAME).exists():
         return None
     body = read_sealed(folder / NAME, newest=FORMAT, what="checkpoint")
-    return body, {name: checked(folder, said) for name, said in body.pop("arrays").items()}
+    try:
+        return body, {name: checked(folder, said) for name, said in body.pop("arrays").items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StoreError(f"{folder / NAME} is damaged: {error!r}") from error

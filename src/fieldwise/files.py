@@ -187,7 +187,9 @@ def read_sealed(
         body: dict[str, Any] = json.loads(content)
         said = body.pop("checksum")
         version = body["format"]
-        if isinstance(version, int) and version > newest:
+        if type(version) is not int:
+            raise error(f"{file} is damaged: format {version!r} is no number")
+        if version > newest:
             raise error(
                 f"{file}: the {what} is of format {version}, this fieldwise reads up to {newest}: "
                 "upgrade fieldwise"
@@ -195,6 +197,6 @@ def read_sealed(
         text = json.dumps(body, ensure_ascii=False, sort_keys=True)
         if zlib.crc32(text.encode()) != said:
             raise error(f"{file} was altered: its checksum does not fit")
-    except (ValueError, KeyError, AttributeError, TypeError) as problem:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as problem:
         raise error(f"{file} is damaged: {problem}") from problem
     return body

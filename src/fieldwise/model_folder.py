@@ -30,7 +30,7 @@ import numpy as np
 from . import __version__
 from .boosted import Boosted
 from .data.schema import Schema
-from .errors import ModelError, SchemaError, SettingError
+from .errors import FieldwiseError, ModelError, SchemaError
 from .files import (
     disk_errors,
     put_back,
@@ -41,6 +41,7 @@ from .files import (
     temporary_folder,
 )
 from .layout import Layout
+from .model_checks import check_body, check_parts
 from .objective import Head, Objective
 from .packed import Packed
 from .tensors import checksum, mapped, write_tensor, write_tensors
@@ -53,6 +54,8 @@ __all__ = ["FORMAT", "HEADER", "model_id", "read_model", "write_model"]
 FORMAT = 2  # a table that is packed; others are written as 1, which older ones of us read
 HEADER, TABLE, WORDS = "model.json", "table.safetensors", "vocabulary.parquet"
 MOMENTS, CROSSES, BOOSTED = "moments.safetensors", "crosses.parquet", "boosted.json"
+# What comes of a header in which things are of other kinds, or missing, or numbers are absurd.
+UNSOUND = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
 def model_id(path: Path) -> str:
@@ -157,12 +160,13 @@ def _read_files(path: Path) -> dict[str, Any]:
     from .data.vocabulary import Vocabulary
 
     body = read_sealed(path / HEADER, newest=FORMAT, what="model", error=ModelError)
-    for name, said in body["checksums"].items():
-        if not (path / name).is_file():
-            raise ModelError(f"{path / name} is missing")
-        if checksum(path / name) != said:
-            raise ModelError(f"{path / name} is cut short or was altered")
     try:
+        check_body(body, (TABLE, WORDS, MOMENTS, CROSSES, BOOSTED))
+        for name, said in body["checksums"].items():
+            if not (path / name).is_file():
+                raise ModelError(f"{path / name} is missing")
+            if checksum(path / name) != said:
+                raise ModelError(f"{path / name} is cut short or was altered")
         schema = Schema.from_dict(body["schema"])
         said = body["objective"]
         heads = tuple(Head(**head) for head in said["heads"])
@@ -185,7 +189,7 @@ def _read_files(path: Path) -> dict[str, Any]:
         moments = None
         if MOMENTS in body["checksums"]:
             moments = mapped(path / MOMENTS, "moments", (layout.n_rows, 2), np.float64)
-        return {
+        parts = {
             "vocabulary": vocabulary,
             "layout": layout,
             "rows": rows,
@@ -198,9 +202,13 @@ def _read_files(path: Path) -> dict[str, Any]:
             "boosted": boosted,
             "lineage": body.get("lineage", []),
         }
-    except (KeyError, TypeError, ValueError, SettingError) as error:
-        if isinstance(error, SchemaError):
+        check_parts(parts)
+        return parts
+    except FieldwiseError as error:
+        if isinstance(error, (ModelError, SchemaError)):
             raise
+        raise ModelError(f"{path} is damaged: {error}") from error
+    except UNSOUND as error:
         raise ModelError(f"{path / HEADER} is damaged: {error!r}") from error
 
 

@@ -39,10 +39,11 @@ class Head:
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
             raise not_one_of(f"loss={self.loss!r}", self.loss, LOSSES)
-        if (self.loss == "softmax") != (self.size > 1):
-            raise SettingError(f"{self.loss} cannot have {self.size} outputs")
-        if not self.delta > 0:
-            raise SettingError(f"delta={self.delta} must be more than 0")
+        whole = isinstance(self.size, (int, np.integer)) and not isinstance(self.size, bool)
+        if not whole or self.size < 1 or (self.size > 1) != (self.loss == "softmax"):
+            raise SettingError(f"{self.loss} cannot have {self.size!r} outputs")
+        if not 0 < self.delta < np.inf:
+            raise SettingError(f"delta={self.delta!r} must be more than 0, and finite")
 
     @property
     def is_class(self) -> bool:
@@ -63,7 +64,7 @@ class Objective:
             raise not_one_of(f"combine={self.combine!r}", self.combine, COMBINE)
         if self.combine == "weighted_vote" and not all(head.is_class for head in self.heads):
             raise SettingError("combine='weighted_vote' is for classes; 'weighted' for numbers")
-        if self.n_members < 1 or not self.heads:
+        if isinstance(self.n_members, bool) or self.n_members < 1 or not self.heads:
             raise SettingError(f"n_members={self.n_members} must be at least 1")
 
     @property

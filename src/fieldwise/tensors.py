@@ -4,6 +4,8 @@ that package is not, and mapped rather than read."""
 from __future__ import annotations
 
 import json
+import math
+import operator
 import struct
 import zlib
 from collections.abc import Mapping
@@ -54,14 +56,22 @@ def write_tensors(file: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 def mapped(file: Path, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """A tensor of a safetensors file, mapped; pages are read when touched."""
-    with file.open("rb") as content:
-        (length,) = struct.unpack("<Q", content.read(8))
-        said = json.loads(content.read(length))[name]
-    kind = KINDS[np.dtype(dtype).name]
-    if said["dtype"] != kind or tuple(said["shape"]) != shape:
-        raise ModelError(f"{file} holds {said['shape']} {said['dtype']}, expected {shape} {kind}")
+    kind, size = KINDS[np.dtype(dtype).name], file.stat().st_size
+    try:
+        with file.open("rb") as content:
+            (length,) = struct.unpack("<Q", content.read(8))
+            said = json.loads(content.read(min(length, size)))[name]
+        if said["dtype"] != kind or tuple(said["shape"]) != shape:
+            held = f"{said['shape']} {said['dtype']}"
+            raise ModelError(f"{file} holds {held}, expected {shape} {kind}")
+        first, end = map(operator.index, said["data_offsets"])
+    except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ModelError(f"{file} is damaged: {error!r}") from error
+    first, end = first + 8 + length, end + 8 + length
+    item = np.dtype(dtype).itemsize
+    if first < 8 + length or first % item or end > size or end - first != math.prod(shape) * item:
+        raise ModelError(f"{file} is damaged: {name} is at {first} to {end} of {size} bytes")
     if 0 in shape:  # nothing is there to be mapped
         return np.zeros(shape, dtype)
     # Copy on write: a plain writable array to the kernels, never written back.
-    found = np.memmap(file, dtype, "c", 8 + length + said["data_offsets"][0], shape)
-    return found.view(np.ndarray)
+    return np.memmap(file, dtype, "c", first, shape).view(np.ndarray)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -279,16 +279,7 @@ def _train_options(
 
     known = (*TRAIN_NAMES, *READ_NAMES, *FIT_NAMES)
     if config is not None:
-        import tomllib
-
-        try:
-            written = tomllib.loads(config.read_text())
-        except tomllib.TOMLDecodeError as error:
-            raise SettingError(f"{config} is not TOML: {error}") from error
-        unknown = [k for k in written if k not in known]
-        if unknown:
-            raise SettingError(f"{config}: {unknown[0]!r} is not an option of train")
-        given = {**written, **given}
+        given = {**_read_config(config, known), **given}
     paper = given.pop("paper", None)
     if paper is not None:
         if paper not in PAPER:
@@ -303,6 +294,50 @@ def _train_options(
     if "members" in given:
         given["n_members"] = given.pop("members")
     return reading, {"settings": settings, **given}
+
+
+def _read_config(config: Path, known: Sequence[str]) -> dict[str, Any]:
+    """The options of a file, each of the kind that it has on the command line."""
+    import tomllib
+
+    try:
+        written = tomllib.loads(config.read_bytes().decode())
+    except (ValueError, RecursionError) as error:
+        raise SettingError(f"{config} is not TOML: {error}") from error
+    unknown = [k for k in written if k not in known]
+    if unknown:
+        raise SettingError(f"{config}: {unknown[0]!r} is not an option of train")
+    hints = get_type_hints(train, include_extras=True)
+    for name, value in written.items():
+        kind, about = get_args(hints[name])
+        kind = next((k for k in get_args(kind) if k is not type(None)), kind)
+        if not _is_of(kind, value) and not (name in ("kind", "cross") and _is_nested(name, value)):
+            word = KIND_WORDS.get(kind, "a list of texts")
+            raise SettingError(f"{config}: {name} = {value!r} is not {word}")
+        if about.min is not None and value < about.min:
+            raise SettingError(f"{config}: {name}={value} must be at least {about.min}")
+    return written
+
+
+KIND_WORDS: dict[Any, str] = {
+    **{bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
+}
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    if kind is float:
+        return type(value) in (int, float) and abs(value) < float("inf")
+    if kind in (bool, int, str):
+        return type(value) is kind
+    texts = value if isinstance(value, list) else [value]
+    return all(isinstance(text, str) for text in texts)
+
+
+def _is_nested(name: str, value: Any) -> bool:
+    """Kinds as a table of columns, crosses as lists of fields."""
+    if name == "kind":
+        return isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+    return isinstance(value, list) and all(_is_of(list, cross) for cross in value)
 
 
 def _print_epoch(record: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ..data.chunks import UNREADABLE
 from ..errors import ModelError
 
 __all__ = ["Evidence", "Fitted", "Observed", "draw_folds", "folded_totals"]
@@ -294,6 +295,8 @@ class Evidence:
             known = []
             for k, cross in enumerate(crosses):
                 part = parts.get(k, frame.clear())
+                if any(part[name].has_nulls() for name in part.columns):
+                    raise ModelError(f"the statistics of cross {k} have gaps")
                 codes = part["codes"].list.to_array(len(cross)).to_numpy()
                 total = part["total"].list.to_array(shrink.shape[1]).to_numpy()
                 known.append(
@@ -303,6 +306,6 @@ class Evidence:
                         np.ascontiguousarray(total, np.float64),
                     )
                 )
-        except (pl.exceptions.PolarsError, OSError, KeyError) as error:
+        except (*UNREADABLE, ValueError, LookupError, TypeError) as error:
             raise ModelError(f"the statistics of crosses are damaged: {error!r}") from error
         return cls([tuple(cross) for cross in crosses], shrink, known, mean)

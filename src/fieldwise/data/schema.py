@@ -46,6 +46,19 @@ def _one_of(name: str, setting: str, value: object, allowed: tuple[str, ...]) ->
         raise not_one_of(f"field {name!r}: {setting}={value!r}", value, allowed, error=SchemaError)
 
 
+def _texts(owner: object, **given: object) -> None:
+    for setting, value in given.items():
+        if not isinstance(value, str):
+            raise SchemaError(f"{owner!r}: {setting}={value!r} is no text")
+
+
+def _is_scaling(center: Any, scale: Any) -> bool:
+    try:
+        return math.isfinite(center) and math.isfinite(scale) and scale > 0
+    except (TypeError, OverflowError):
+        return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Field:
     """One field: where its values come from and how they become rows of the table.
@@ -95,6 +108,8 @@ class Field:
     def __post_init__(self) -> None:
         if not self.name:
             raise SchemaError("a field needs a name")
+        _texts(self.name, name=self.name, column=self.column, separator=self.separator or "")
+        _texts(self.name, **{f"cross[{k}]": name for k, name in enumerate(self.cross)})
         if not self.column:
             object.__setattr__(self, "column", self.name)
         object.__setattr__(self, "cross", tuple(self.cross))
@@ -122,13 +137,18 @@ class Field:
                 raise SchemaError(f"field {self.name!r}: the separator is empty")
         elif self.separator is not None or self.n_slots != 1:
             raise SchemaError(f"field {self.name!r}: several values a row need kind='list'")
-        if (self.center is None) != (self.scale is None) or self.scale == 0:
-            raise SchemaError(f"field {self.name!r}: center and scale go together, scale above 0")
+        if (self.center is None) != (self.scale is None):
+            raise SchemaError(f"field {self.name!r}: center and scale go together")
+        if self.scale is not None and not _is_scaling(self.center, self.scale):
+            raise SchemaError(
+                f"field {self.name!r}: center={self.center!r} and scale={self.scale!r} must be "
+                "finite numbers, scale above 0"
+            )
         for setting in ("min_count", "n_bins", "max_values", "n_slots"):
             value = getattr(self, setting)
             if value is None and setting == "max_values":
                 continue
-            if not isinstance(value, Integral) or value < 1:
+            if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
                 raise SchemaError(
                     f"field {self.name!r}: {setting}={value!r} must be a whole number of at least 1"
                 )
@@ -140,7 +160,7 @@ class Field:
     def _check_edges(self) -> None:
         try:
             edges = tuple(float(e) for e in self.edges or ())
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise SchemaError(f"field {self.name!r}: edges={self.edges!r}: {error}") from error
         object.__setattr__(self, "edges", edges)
         rising = all(a < b for a, b in pairwise(edges))
@@ -192,6 +212,8 @@ class Target:
     trials: str | None = None
 
     def __post_init__(self) -> None:
+        _texts(self.column, column=self.column, trials=self.trials or "")
+        _texts(self.column, **{f"classes[{k}]": name for k, name in enumerate(self.classes)})
         _one_of(self.column, "kind", self.kind, ("classes", "numeric", "share"))
         if (self.kind == "share") != (self.trials is not None):
             raise SchemaError(f"target {self.column!r}: a share goes with a column of trials")
@@ -222,6 +244,8 @@ class Schema:
         object.__setattr__(self, "dropped", tuple(self.dropped))
         if not self.fields:
             raise SchemaError("a schema needs at least one field besides target, weight and drop")
+        _texts("weight", weight=self.weight or "")
+        _texts("dropped", **{f"dropped[{k}]": name for k, name in enumerate(self.dropped)})
         names = [f.name for f in self.fields]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
@@ -326,8 +350,8 @@ class Schema:
 
     @classmethod
     def from_dict(cls, body: Mapping[str, Any]) -> Schema:
-        version = body.get("version")
-        if not isinstance(version, int):
+        version = body.get("version") if isinstance(body, Mapping) else None
+        if type(version) is not int:
             raise SchemaError("not a fieldwise schema: it has no version number")
         if version > VERSION:
             raise SchemaError(
@@ -341,14 +365,16 @@ class Schema:
                 weight=body.get("weight"),
                 dropped=tuple(body.get("dropped", ())),
             )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise SchemaError(f"not a fieldwise schema: {error}") from error
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, SchemaError):
+                raise
+            raise SchemaError(f"not a fieldwise schema: {error!r}") from error
 
     @classmethod
     def from_json(cls, text: str) -> Schema:
         try:
             body = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise SchemaError(f"the schema is not JSON: {error}") from error
         if not isinstance(body, dict):
             raise SchemaError("not a fieldwise schema: the JSON is not an object")

@@ -281,6 +281,31 @@ def _sweep(path: Path, body: Mapping[str, Any]) -> None:
             file.unlink(missing_ok=True)
 
 
+def _check_header(body: Mapping[str, Any], schema: Schema) -> None:
+    """Raise a ValueError where a header's numbers and names are not such as we write."""
+    n_rows, block_rows = body["n_rows"], body["block_rows"]
+    arrays, sizes = body["arrays"], body["counts"]["sizes"]
+    numbers = [n_rows, block_rows - 1, *(n - 1 for n in sizes), body["generation"]]
+    numbers += [a["columns"] - 1 for a in arrays.values()]
+    sums = [body[name]["checksum"] for name in ("vocabulary", "counts")]
+    n_blocks = -(-n_rows // block_rows) if block_rows else 0
+    for array in arrays.values():
+        if len(array["checksums"]) != n_blocks:
+            raise ValueError(f"{len(array['checksums'])} checksums of {n_blocks} blocks")
+        sums += array["checksums"]
+    if not all(type(n) is int and n >= 0 for n in (*numbers, *sums)):
+        raise ValueError("a number in it is none that there can be")
+    widths = {"codes": sum(schema.slots), "values": len(schema.valued)}
+    wide = {name: array["columns"] for name, array in arrays.items()}
+    if set(wide) - set(ARRAYS) or any(wide.get(name, 0) != n for name, n in widths.items()):
+        raise ValueError(f"arrays of {wide} columns, where the schema has {widths}")
+    if len(sizes) != len(schema):
+        raise ValueError(f"counts of {len(sizes)} fields, not {len(schema)}")
+    for said in (body["vocabulary"], body["counts"], *arrays.values()):
+        if not OWN.fullmatch(said["file"]):
+            raise ValueError(f"it names {said['file']!r}, which is no file of a store")
+
+
 class Store:
     """An encoded table, opened for reading. A block is checked when it is first read.
 
@@ -299,13 +324,14 @@ class Store:
         self.header = _read_header(self.path)
         try:
             self.schema = Schema.from_dict(self.header["schema"])
-            self.n_rows = int(self.header["n_rows"])
-            self.block_rows = int(self.header["block_rows"])
+            _check_header(self.header, self.schema)
+            self.n_rows = self.header["n_rows"]
+            self.block_rows = self.header["block_rows"]
             self._arrays = {k: _Array(k, v["columns"]) for k, v in self.header["arrays"].items()}
             self._maps = {k: self._map(a) for k, a in self._arrays.items()}
         except SchemaError as error:
             raise SchemaError(f"{self.path / HEADER}: {error}") from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise StoreError(f"{self.path / HEADER} is damaged: {error!r}; encode again") from error
         except OSError as error:
             raise StoreError(f"{self.path} cannot be read: {error.strerror}") from error
@@ -338,8 +364,10 @@ class Store:
 
     def counts(self) -> list[np.ndarray]:
         """How often each code of every field was seen, (d_i,) a field."""
-        found = np.frombuffer(self._checked_file("counts"), "<i8")
-        return np.split(found, np.cumsum(self.header["counts"]["sizes"])[:-1])
+        content, sizes = self._checked_file("counts"), self.header["counts"]["sizes"]
+        if len(content) != 8 * sum(sizes):
+            raise StoreError(f"{self.path / HEADER} is damaged: {len(content)} bytes of counts")
+        return np.split(np.frombuffer(content, "<i8"), np.cumsum(sizes)[:-1])
 
     def _checked_file(self, name: str) -> bytes:
         """One of the small files, read whole."""
@@ -381,7 +409,17 @@ class Store:
                         f"{self.path / self.header['arrays'][name]['file']} was altered: rows "
                         f"{low:,} to {high:,} do not fit their checksum; encode the table again"
                     )
+                if name == "codes" and not self._are_codes(self._maps[name][low:high]):
+                    raise StoreError(
+                        f"{self.path / HEADER} is damaged: rows {low:,} to {high:,} have codes "
+                        "that no category has; encode the table again"
+                    )
                 checked[block] = True
+
+    def _are_codes(self, codes: np.ndarray) -> bool:
+        """Whether each is -1 or that of a category: a kernel reads the table's row it names."""
+        sizes = np.repeat(self.header["counts"]["sizes"], self.schema.slots)
+        return bool((codes.min(axis=0) >= -1).all() and (codes.max(axis=0) < sizes).all())
 
     def verify(self) -> None:
         """Check every block now."""

@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 
 from ..errors import DataError, SchemaError, StoreError
-from .chunks import Chunk
+from .chunks import UNREADABLE, Chunk
 from .keys import Keys
 from .lists import check_lengths, flat_lists, slotted
 from .numbers import bin_labels, bin_of
@@ -357,7 +357,7 @@ class Vocabulary:
         try:
             frame = pl.read_parquet(io.BytesIO(content))
             frame = frame.select("field", *(pl.col(k).cast(v) for k, v in ENTRIES.items()))
-        except (pl.exceptions.PolarsError, OSError) as error:
+        except UNREADABLE as error:
             raise StoreError(f"the vocabulary is damaged: {error}") from error
         parts = {
             k[0]: v.drop("field") for k, v in frame.partition_by("field", as_dict=True).items()
@@ -365,8 +365,34 @@ class Vocabulary:
         empty = pl.DataFrame(schema=ENTRIES)
         extra = set(parts) - set(schema.names)
         if extra:
-            raise SchemaError(f"the vocabulary has fields the schema has not: {sorted(extra)}")
-        return cls(schema, [FieldVocabulary(f, parts.get(f.name, empty)) for f in schema.fields])
+            names = ", ".join(sorted(map(repr, extra)))
+            raise SchemaError(f"the vocabulary has fields the schema has not: {names}")
+        fields = [FieldVocabulary(f, parts.get(f.name, empty)) for f in schema.fields]
+        for f in fields:
+            _check_entries(f)
+        return cls(schema, fields)
+
+
+def _check_entries(words: FieldVocabulary) -> None:
+    """Every code but 0 is that of one category, and every category has one; all else trusts it."""
+    field, names = words.field, words.entries["category"]
+    codes, counts = (words.entries[name] for name in ("code", "count"))
+    own = codes.filter(codes > 0).to_numpy()
+    n_bins = len(field.edges or ()) + 1
+    most = 2 if field.is_linear else 1 << 31
+    wanted = range(n_bins, n_bins + 2) if field.is_binned else range(most)
+    sound = (
+        not (codes.has_nulls() or counts.has_nulls() or (codes < 0).any() or (counts < 0).any())
+        and len(own) in wanted
+        and own.max(initial=0) == len(own)
+        and np.bincount(own).max(initial=0) <= 1
+        and (field.is_binned or names.n_unique() == len(names))
+    )
+    if not sound:
+        raise StoreError(
+            f"the vocabulary is damaged: the categories of field {field.name!r} do not have the "
+            "codes 1, 2, ..., each once"
+        )
 
 
 def lone(field: Field, key: str | None) -> Vocabulary:

@@ -45,9 +45,15 @@ class StoredWords:
         from .vocabulary import Vocabulary
 
         try:
-            return Vocabulary.from_bytes(self.schema, self._content)
+            found = Vocabulary.from_bytes(self.schema, self._content)
         except SchemaError as error:
             raise StoreError(f"{self._path}: {error}") from error
+        if found.sizes != self.sizes:
+            raise StoreError(
+                f"{self._path} is damaged: its vocabulary has {found.sizes} categories a field, "
+                f"its counts {self.sizes}; encode again"
+            )
+        return found
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # of copies and pickles

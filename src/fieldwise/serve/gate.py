@@ -129,7 +129,7 @@ def has_token(scope: Scope, token: str | None) -> bool:
 async def no_route(request: Request, error: Exception) -> Response:
     """What Starlette says of paths and methods that are not there."""
     assert isinstance(error, HTTPException)
-    what = f"{request.method} {request.url.path[:100]}"
+    what = f"{request.method} {request.scope['path'][:100]}"
     if error.status_code == 405:
         return refused(405, f"{what} is not served, with another method it is", error.headers)
     return refused(error.status_code, f"{what}: {error.detail}; see /openapi.json")
