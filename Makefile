@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Benchmarks that are one run of the module of that name.
 BENCHES := $(addprefix bench-,data cpu accuracy tasks components baselines explain bound serve update scale)
 
-.PHONY: setup demo test test-all lint types bench bench-load bench-compare bench-presets audit docs release-check clean $(BENCHES)
+.PHONY: setup demo test test-all lint types bench bench-load bench-compare bench-presets audit docs release-check fuzz clean $(BENCHES)
 
 setup: $(READY)
 
@@ -70,6 +70,12 @@ docs: $(READY)
 # Before a version goes out: builds it, looks inside, and tries it in an environment of its own.
 release-check: $(READY)
 	$(BIN)/python -m release.check
+
+# A million inputs to every place where bytes come from outside. May be stopped and goes on; what is
+# found is in fuzz/work.
+fuzz: $(READY)
+	$(BIN)/python -m fuzz run
+	$(BIN)/python -m fuzz record
 
 clean:
 	rm -rf $(VENV) demo site .mypy_cache .pytest_cache .ruff_cache .coverage
