@@ -162,6 +162,7 @@ def config(data: bytes) -> None:
 
 TARGETS = {"arguments": arguments, "config": config}
 SEEDS: dict[str, list[bytes]] = {
+    "arguments": [bytes(range(k, 255, 7)) for k in (3, 8, 12)],
     "config": [
         b'epochs = 1\nrank = 4\ntarget = "click"\ndrop = ["id"]\nkind = ["a=category"]\n',
         b'paper = "criteo"\nlearning_rate = 0.1\nhalf = true\nvalidation = 0.1\n',

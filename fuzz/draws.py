@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import struct
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any, TypeVar
 
 __all__ = ["Draw"]
@@ -110,7 +111,7 @@ class Draw:
         """Anything a header or a body may hold."""
         kind = self.below(8 if depth < 3 else 5)
         if kind < 3:
-            return self.pick(HOSTILE)
+            return deepcopy(self.pick(HOSTILE))
         if kind == 3:
             return self.text()
         if kind == 4:

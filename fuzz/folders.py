@@ -22,6 +22,7 @@ from fieldwise import checkpoint as checkpoints
 from fieldwise.data.encoding import load_vocabulary
 from fieldwise.data.schema import Schema
 from fieldwise.files import read_sealed, sealed
+from fieldwise.packed import pack
 from fieldwise.tensors import checksum
 from serving import clicks, fitted, rows_of
 
@@ -176,7 +177,7 @@ def words(draw: Draw, given: bytes) -> bytes:
             values = frame[column].to_list()
             values[row] = draw.pick((None, -1, -2, 0, 1, 10**6, 2**31 - 1, "a", "", 1.5))
             made = pl.Series(column, values, strict=False)
-            frame = frame.with_columns(made)
+            frame = frame if made.dtype == pl.Object else frame.with_columns(made)
         if not frame.width or not frame.height:
             break
     out = io.BytesIO()
@@ -220,15 +221,14 @@ def checkpoint(data: bytes) -> None:
 
 # Models -------------------------------------------------------------------------------------------
 
-KINDS = ("plain", "three", "vote", "glass", "best", "int8")
+KINDS = ("plain", "vote of three", "best", "int8")
 
 
-def _model(kind: str) -> dict[str, bytes]:
+@cache
+def model_files(kind: str) -> dict[str, bytes]:
     def make(path: Path) -> None:
         if kind == "int8":
-            model = fitted("plain")
-            from fieldwise.packed import pack
-
+            model = FieldwiseModel.load(folder_of(model_files("plain")))
             model.rows = pack(model.rows, model.layout.n_columns, "int8")  # type: ignore[assignment]
         else:
             model = fitted(kind)
@@ -236,11 +236,6 @@ def _model(kind: str) -> dict[str, bytes]:
 
     make.__name__ = kind.replace(" ", "-")
     return content(make)
-
-
-@cache
-def model_files(kind: str) -> dict[str, bytes]:
-    return _model(kind)
 
 
 @cache

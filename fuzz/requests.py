@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -26,7 +27,7 @@ from .draws import Draw
 
 __all__ = ["SEEDS", "TARGETS"]
 
-KINDS = ("plain", "three", "glass")
+KINDS = ("plain", "three")
 LIMITS = Limits(max_body=100_000, max_rows=20, max_text=1000, max_batch_rows=500)
 STREAM = "application/vnd.apache.arrow.stream"
 FILE = "application/vnd.apache.arrow.file"
@@ -222,16 +223,19 @@ def batch(data: bytes) -> None:
 
 
 def any_table(draw: Draw, model: FieldwiseModel) -> pl.DataFrame:
+    """A table in which a column or two are others, where Arrow has such a column."""
     frame = clicks(4, 3 + draw.below(4)).drop("click", "level", "amount")
+    dtypes = (pl.String, pl.Int8, pl.Float32, pl.Categorical, pl.Date, pl.UInt64)
     for _ in range(1 + draw.below(2)):
         name = draw.pick(frame.columns)
         values = [draw.value(1) for _ in range(frame.height)]
-        made = pl.Series(name, values, strict=False)
-        if draw.below(3) == 0:
-            dtype = draw.pick((pl.String, pl.Int8, pl.Float32, pl.Categorical, pl.Date, pl.UInt64))
-            made = frame[name].cast(dtype, strict=False)
-        if made.dtype != pl.Object:
-            frame = frame.with_columns(made.alias(draw.pick((name, name, name, "other"))))
+        dtype = draw.pick(dtypes) if draw.below(3) == 0 else None
+        place = draw.pick((name, name, name, "other"))
+        with suppress(pl.exceptions.PolarsError, UnicodeEncodeError, TypeError, OverflowError):
+            made = pl.Series(place, values, strict=False)
+            made = made if dtype is None else frame[name].alias(place).cast(dtype, strict=False)
+            if made.dtype != pl.Object:
+                frame = frame.with_columns(made)
     return frame
 
 

@@ -33,7 +33,6 @@ FEW = {
     "sealed-model": 6,
     "rank": 6,
     "batch": 6,
-    "binary": 0,
 }
 
 
@@ -63,7 +62,7 @@ def test_what_once_failed_and_what_is_near_it(name):
     def near(seed, changes):
         asked(name, Draw(changes).altered(seed))
 
-    if FEW.get(name) != 0:
+    if name != "binary":  # altered Parquet may end the process, in polars; see docs/trust.md
         near()
 
 
