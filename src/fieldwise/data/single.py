@@ -102,7 +102,7 @@ class _WordCoder(_FieldCoder):
             code = self._known.get(value)
             if code is not None:
                 return code, 1.0
-            if kind is str and self._is_final:
+            if kind is str and self._is_final and _is_text(value):
                 self.n_unseen += 1
                 return self._unseen, 1.0
         return self._unusual(value)
@@ -118,6 +118,14 @@ class _TimeCoder(_WordCoder):
             self.n_unseen += 1
             return self._unseen, 1.0
         return code, 1.0
+
+
+def _is_text(value: str) -> bool:
+    """Half a pair of surrogates is none, and in a table it is refused."""
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 DAY = re.compile(r"\d{4}-\d\d-\d\d(?![0-9])", re.ASCII)
