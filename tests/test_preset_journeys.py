@@ -118,9 +118,9 @@ def test_explain_takes_rows_apart(folder: Path, tmp_path: Path, preset: str) -> 
         (("--cross", "user"), "two different fields or more"),
         (("--cross", "user,size"), "'size' is linear or a list"),
         (("--preset", "slow"), "not one of fast, glass, best"),
-        (("--preset", "glass", "--aggregate"), "aggregate=True does not go with crosses"),
-        (("--preset", "glass", "--combine", "vote"), "leave out combine='vote'"),
-        (("--preset", "best", "--config", "{folder}/c.toml"), "min_count=0 must be"),
+        (("--preset", "glass", "--aggregate"), "--aggregate does not go with crosses"),
+        (("--preset", "glass", "--combine", "vote"), "leave out --combine 'vote'"),
+        (("--preset", "best", "--config", "{folder}/c.toml"), "--min-count 0 must be"),
         (("--config", "{folder}/d.toml"), "cross = 5 is not a list"),
     ],
 )
