@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ from .draws import Draw
 
 __all__ = ["TARGETS"]
 
+SPACES = "".join(c for c in map(chr, range(0x3001)) if c.isspace() and not "\x1c" <= c <= "\x1f")
 SEPARATORS = (None, ",", "\t", ";", "|", " ", '"', "\\t")
 
 
@@ -183,8 +185,10 @@ def libffm(data: bytes) -> None:
     path = scratch() / f"t.{kind}"
     path.write_bytes(content)
     columns, rows = read(path, format=kind)
-    lines = [line.split() for line in content.removeprefix(blocks.BOM).decode().split("\n")]
-    lines = [line for line in lines if line]
+    text = content.removeprefix(blocks.BOM).decode()
+    # To Python separators of records are spaces too.
+    lines = [re.split(r"[^\S\x1c-\x1f]+", line.strip(SPACES)) for line in text.split("\n")]
+    lines = [line for line in lines if line != [""]]
     assert len(lines) == len(rows)
     for line, row in zip(lines, rows, strict=True):
         assert line[0] == row[0]
