@@ -493,10 +493,11 @@ def test_mistakes(file, tmp_path):
     assert "'z'" in run(*options, "--target", "z", expect=2).stderr
     good = [*options, "--target", "y"]
     assert (
-        "ranks='0,2' must be numbers of at least 1" in run(*good, "--ranks", "0,2", expect=2).stderr
+        "--ranks '0,2' must be numbers of at least 1"
+        in run(*good, "--ranks", "0,2", expect=2).stderr
     )
     assert "--ranks 'a' is not numbers" in run(*good, "--ranks", "a", expect=2).stderr
-    assert "threshold=-1.0 must be more than 0" in run(*good, "--threshold", -1, expect=2).stderr
+    assert "--threshold -1.0 must be more than 0" in run(*good, "--threshold", -1, expect=2).stderr
     vote = run(*good, "--combine", "vote", expect=2).stderr
     assert "the prediction of a vote is no sum" in vote
     assert not out.exists()
