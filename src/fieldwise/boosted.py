@@ -16,6 +16,7 @@ from .errors import MissingExtra, ModelError
 from .metrics import measure
 from .objective import Head
 from .progress import Progress, progress
+from .tree_text import check_trees
 
 __all__ = [
     "Boosted",
@@ -107,17 +108,31 @@ class Boosted:
 
     @classmethod
     def from_json(cls, text: str) -> Boosted:
-        return cls(**json.loads(text))
+        """A `ModelError` where it is not as we write it: LightGBM would not survive that."""
+        found = cls(**json.loads(text))
+        is_whole = type(found.members) is list and found.members and math.isfinite(found.shift)
+        if not is_whole or type(found.n_outputs) is not int or found.n_outputs < 1:
+            raise ModelError("the boosted trees are damaged: no members, outputs or shift")
+        for member in found.members:
+            check_trees(member, found.n_outputs)
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_trees"}
 
     def scores(self, features: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
         """(n, K)"""
-        threads = {"raw_score": True, "num_threads": n_jobs or 0}
-        found = [np.asarray(trees.predict(features, **threads)) for trees in self._trees]
+        found = self._of_each(features, raw_score=True, num_threads=n_jobs or 0)
         out: np.ndarray = np.mean(found, axis=0).reshape(len(features), -1) + self.shift
         return out
+
+    def _of_each(self, features: np.ndarray, **options: Any) -> list[np.ndarray]:
+        """What every member says."""
+        trees = self._trees
+        try:
+            return [np.asarray(one.predict(features, **options)) for one in trees]
+        except need_trees().basic.LightGBMError as error:  # they take other features
+            raise ModelError(f"the boosted trees do not fit the model: {error}") from error
 
     def span(self) -> float:
         """The highest score there can be less the lowest, of the output where they are farthest:
@@ -133,7 +148,7 @@ class Boosted:
     def contributions(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Exact Shapley values of the trees (n, K, F), and the score they start from (n, K)."""
         n_features = features.shape[1]
-        each = [np.asarray(trees.predict(features, pred_contrib=True)) for trees in self._trees]
+        each = self._of_each(features, pred_contrib=True)
         found = np.mean(each, axis=0).reshape(len(features), self.n_outputs, n_features + 1)
         return found[:, :, :-1], found[:, :, -1] + self.shift
 
