@@ -93,8 +93,7 @@ HOSTILE = {
     "no leaves": put(num_leaves="0"),
     "fewer leaves": put(num_leaves="3"),
     "categories": put(num_cat="1"),
-    "categorical": put(decision_type="3" + TEXT.split("decision_type=")[1].split("
-")[0][1:]),
+    "categorical": put(decision_type="3" + TEXT.split("decision_type=")[1].split("\n")[0][1:]),
     "linear": put(is_linear="1"),
     "classes": put(num_class="2000000000"),
     "trees an iteration": put(num_tree_per_iteration="0"),

@@ -84,9 +84,9 @@ def check_trees(text: str, n_outputs: int) -> None:
 def _check(text: str, n_outputs: int) -> None:
     if type(text) is not str or not text.isascii():
         raise ValueError("they are not plain text")
-    top, gap, rest = text.partition("\n\n")
+    top, _, rest = text.partition("\n\n")
     first, *lines = top.split("\n")
-    if first != "tree" or not gap:
+    if first != "tree":
         raise ValueError("they do not begin as trees do")
     head = _read(lines, HEAD)
     n_features = int(head["max_feature_idx"]) + 1
@@ -98,7 +98,7 @@ def _check(text: str, n_outputs: int) -> None:
     _expect("the number of trees", len(sizes) % n_outputs, 0)
     begin = 0
     for k, size in enumerate(sizes):
-        name, gap, tree = rest[begin : begin + size].partition("\n")
+        name, _, tree = rest[begin : begin + size].partition("\n")
         if name != f"Tree={k}" or not tree.endswith("\n\n\n"):
             raise ValueError(f"tree {k} is not where it should be")
         _check_tree(tree[:-3].split("\n"), k, n_features)
