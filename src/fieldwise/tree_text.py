@@ -167,7 +167,7 @@ def _check_end(text: str, n_outputs: int) -> None:
     )
     if not text.startswith(begin) or not text.rstrip("\n").endswith(f"{end}:null"):
         raise ValueError("they do not end as trees do")
-    counts, gap, rest = text[len(begin) :].partition("\nparameters:\n")
+    counts, _, rest = text[len(begin) :].partition("\nparameters:\n")
     for line in counts.split("\n"):
         if line and not IMPORTANCE.fullmatch(line):
             raise ValueError(f"{line[:60]!r} is not to be there")
