@@ -184,8 +184,6 @@ def _read_files(path: Path) -> dict[str, Any]:
         boosted = None
         if BOOSTED in body["checksums"]:
             boosted = Boosted.from_json((path / BOOSTED).read_text())
-            if boosted.n_outputs != sum(head.size for head in heads):
-                raise ModelError(f"{path / BOOSTED} has {boosted.n_outputs} outputs a member")
         shape = (layout.n_rows + layout.n_fields, layout.width)
         rows = _read_table(path / TABLE, shape, layout.n_columns, body.get("packed"))
         moments = None

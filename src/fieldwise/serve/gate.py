@@ -26,6 +26,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 LOG = logging.getLogger("uvicorn.error")
 LONGEST = 1000  # letters of a message: it may quote what was sent
 GONE = 499  # the client, before it was answered; as nginx counts it
+# Of answers that say nothing else: no browser guesses what they are, and nobody keeps them.
+PRIVATE = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
 
 class Gate:
@@ -55,6 +57,10 @@ class Gate:
 
         async def sent(message: Message) -> None:
             nonlocal status
+            if message["type"] == "http.response.start":
+                headers = message["headers"]
+                if not any(name == b"cache-control" for name, _ in headers):
+                    message["headers"] = [*headers, *PRIVATE]
             await send(message)  # which waits while the other side takes nothing
             if message["type"] == "http.response.start":
                 status = message["status"]
