@@ -73,15 +73,15 @@ FIXED = {
 }
 
 
-def check_trees(text: str, n_outputs: int) -> None:
-    """Refuse what is not as LightGBM writes it, of so many outputs."""
+def check_trees(text: str, n_features: int, n_outputs: int) -> None:
+    """Refuse what is not as LightGBM writes it, of so many features and outputs."""
     try:
-        _check(text, n_outputs)
+        _check(text, n_features, n_outputs)
     except (ValueError, IndexError, KeyError) as error:
         raise ModelError(f"the boosted trees are damaged: {error}") from None
 
 
-def _check(text: str, n_outputs: int) -> None:
+def _check(text: str, n_features: int, n_outputs: int) -> None:
     if type(text) is not str or not text.isascii():
         raise ValueError("they are not plain text")
     top, _, rest = text.partition("\n\n")
@@ -89,7 +89,7 @@ def _check(text: str, n_outputs: int) -> None:
     if first != "tree":
         raise ValueError("they do not begin as trees do")
     head = _read(lines, HEAD)
-    n_features = int(head["max_feature_idx"]) + 1
+    _expect("features", int(head["max_feature_idx"]) + 1, n_features)
     for name in ("feature_names", "feature_infos"):
         _expect(name, len(head[name].split()), n_features)
     for name in ("num_class", "num_tree_per_iteration"):
