@@ -108,12 +108,12 @@ def table(data: bytes) -> None:
 
 def column(draw: Draw, n: int) -> list[Any]:
     """Values of one kind, or of several."""
-    kind = draw.below(7)
+    kind, seed = draw.below(7), draw.below(4)
     makers = (
         draw.text,
         draw.number,
         lambda: draw.pick((True, False, None)),
-        draw.time,
+        lambda: draw.times()[seed],
         lambda: draw.some(("t1", "t2", "t3"), 3) or None,
         lambda: draw.pick((None, 0, 1, 2, 0.5)),
         draw.value,

@@ -101,11 +101,15 @@ class Draw:
         return {self.text(): item for item in items}
 
     def time(self) -> Any:
+        return self.pick(self.times())
+
+    def times(self) -> tuple[Any, ...]:
+        """A day, a time of it, both, and a length of time."""
         day = dt.date.fromordinal(1 + self.below(3652059))
         hour = dt.time(self.below(24), self.below(60), self.below(60), self.below(1000000))
         zone = self.pick((None, dt.UTC, dt.timezone(dt.timedelta(hours=-9.5))))
         whole = dt.datetime.combine(day, hour, zone)
-        return self.pick((day, hour, whole, dt.timedelta(seconds=self.below(1 << 40))))
+        return day, hour, whole, dt.timedelta(seconds=self.below(1 << 40))
 
     def json(self, depth: int = 0) -> Any:
         """Anything a header or a body may hold."""

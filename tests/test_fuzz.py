@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet
 import pytest
 from fuzz import folders
 from fuzz.draws import Draw
@@ -24,6 +25,8 @@ from hypothesis import strategies as st
 from fieldwise import FieldwiseModel, Store, checkpoint
 from fieldwise.errors import FieldwiseError
 from fieldwise.files import sealed
+from fieldwise.serve.footer import parts_of
+from serving import clicks
 
 ROOT = Path(__file__).parents[1]
 FEW = {
@@ -212,6 +215,30 @@ def test_arrays_of_a_checkpoint_are_not_believed(said):
     files["checkpoint.json"] = sealed(body)
     with pytest.raises(FieldwiseError):
         checkpoint.load(folders.folder_of(files))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"compression": "zstd", "row_group_size": 10},
+        {"use_dictionary": False, "column_encoding": {"site": "DELTA_BYTE_ARRAY"}},
+        {"write_page_index": True, "store_schema": False, "version": "1.0"},
+    ],
+)
+def test_a_parquet_footer_says_what_pyarrow_reads_of_it(options):
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(clicks(1, 50).to_arrow(), out, **options)
+    meant = pyarrow.parquet.ParquetFile(out).metadata
+    found = parts_of(out.getvalue())
+    assert len(found) == meant.num_row_groups
+    for g, group in enumerate(found):
+        assert len(group) == meant.num_columns
+        for k, part in enumerate(group):
+            column = meant.row_group(g).column(k)
+            sizes = column.num_values, column.total_uncompressed_size
+            assert (part.num_values, part.total_uncompressed_size) == sizes
+            assert part.deltas == {e for e in column.encodings if e.startswith("DELTA_")}
 
 
 def test_every_folder_of_inputs_is_that_of_a_target():

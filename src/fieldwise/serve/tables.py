@@ -14,6 +14,7 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from ..losses import LOSSES
+from .footer import Part, parts_of
 from .limits import Limits, Refusal
 from .scoring import Served, check_finite, too_long
 
@@ -102,7 +103,7 @@ def _read_parquet(served: Served, body: bytes, limits: Limits) -> pa.Table:
         meant, about = file.schema_arrow, file.metadata
         _check_names(served, meant.names)
         _check_rows(about.num_rows, limits)
-        texts = _check_pages(about, set(columns), limits)
+        texts = _check_pages(about, parts_of(body), set(columns), limits)
     with pa.parquet.ParquetFile(source, metadata=about, read_dictionary=texts) as file:
         table = file.read(columns=columns).select(columns)
     table.validate(full=True)
@@ -116,21 +117,25 @@ def _plain(field: pa.Field) -> pa.Field:
     return field.with_type(pa.large_string()) if is_view else field
 
 
-def _check_pages(about: Any, columns: set[str], limits: Limits) -> list[str]:
+def _check_pages(
+    about: Any, groups: list[list[Part]], columns: set[str], limits: Limits
+) -> list[str]:
     """Refuse what may grow when it is decoded, of these columns; the paths of texts among them."""
     texts, size = [], 0
     dotted = tuple(name for name in columns if "." in name)
+    if any(len(group) != about.num_columns for group in groups):
+        raise ValueError(f"a row group that has not {about.num_columns} columns")
     for k in range(about.num_columns):
         column = about.schema.column(k)
         name = column.path.partition(".")[0]
         if name not in columns and not column.path.startswith(dotted):
             continue
-        parts = [about.row_group(g).column(k) for g in range(about.num_row_groups)]
+        parts = [group[k] for group in groups]
         # Values may be repeated without a byte for each, in lists more often than there are rows.
         size += sum(max(part.total_uncompressed_size, 8 * part.num_values) for part in parts)
         if column.physical_type == "BYTE_ARRAY":
             texts.append(column.path)
-            packed = {e for part in parts for e in part.encodings if e.startswith("DELTA_")}
+            packed = {e for part in parts for e in part.deltas}
             if packed or column.logical_type.type not in PLAIN_LOGICAL:
                 how = min(packed) if packed else column.logical_type.type
                 told = f"column {name!r} is {how} over bytes, which is not read; write plain texts"
