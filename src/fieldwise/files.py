@@ -14,7 +14,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,11 @@ __all__ = [
     "fingerprint",
     "put_back",
     "read_sealed",
+    "remove_folder",
     "replace_folder",
     "sealed",
     "swept",
+    "sync_files",
     "sync_folder",
     "temporary_folder",
     "write_atomically",
@@ -48,7 +50,12 @@ def disk_errors(path: Path) -> Iterator[None]:
                 f"the disk is full while writing {path} ({free >> 20:,} MiB left there); "
                 "nothing was kept. Free space or write elsewhere"
             ) from error
-        raise StoreError(f"cannot write to {path}: {error.strerror or error}") from error
+        why = error.strerror or error
+        if error.errno == errno.ENOENT:
+            why = f"there is no folder {path.parent}; make it first"
+        elif error.errno in (errno.ENOTDIR, errno.EEXIST):
+            why = f"{_existing(path)} is a file"
+        raise StoreError(f"cannot write to {path}: {why}") from error
 
 
 def _existing(path: Path) -> Path:
@@ -78,6 +85,7 @@ def fingerprint(data: Any) -> str:
 
 
 def sync_folder(path: Path) -> None:
+    """The names in a folder, or the content of a file, through to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -85,19 +93,27 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
+def sync_files(folder: Path) -> None:
+    """A folder whole, each file of it too."""
+    for path in [*folder.iterdir(), folder]:
+        sync_folder(path)
+
+
+def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
     """All of it or nothing: a temporary name, synced, then renamed over. Content may come in
     pieces."""
     temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.writelines([content] if isinstance(content, bytes) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    with disk_errors(path):
+        try:
+            with temporary.open("wb") as file:
+                file.writelines([content] if isinstance(content, bytes) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            with suppress(OSError):  # of the first problem, not of what it brings with it
+                temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
 
 
 def temporary_folder(path: Path) -> Path:
@@ -106,6 +122,16 @@ def temporary_folder(path: Path) -> Path:
     # In a container every process may have the number of the one killed before it.
     shutil.rmtree(out, ignore_errors=True)
     return out
+
+
+def remove_folder(path: Path) -> None:
+    """Gone at one stroke: a kill on the way leaves it whole, or no part of it under its name."""
+    for left in _left(path, "tmp"):
+        shutil.rmtree(left, ignore_errors=True)
+    aside = temporary_folder(path)
+    with disk_errors(path), suppress(FileNotFoundError):
+        os.rename(path, aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def replace_folder(new: Path, path: Path) -> None:

@@ -18,8 +18,8 @@ from .crossing import Crosses, Parts, decide, fit_crossed, layout_for
 from .data.schema import Field, Schema, Target
 from .data.store import Store, is_store
 from .data.words import StoredWords
-from .errors import FieldwiseError, SchemaError, SettingError
-from .files import fingerprint, write_atomically
+from .errors import DataError, FieldwiseError, SchemaError, SettingError
+from .files import disk_errors, fingerprint, put_back, remove_folder, swept, write_atomically
 from .held_out import default_share, held_out_rows
 from .model import FieldwiseModel
 from .objective import Head, Objective
@@ -29,14 +29,18 @@ from .train import Fit, Running, TrainSettings, on_distinct_rows, train
 __all__ = [
     "PAPER",
     "fit_store",
+    "is_saved",
     "kept_store",
     "objective_of",
     "prepared_store",
     "problem_of",
+    "save_result",
     "train_table",
     "work_folder",
     "work_of",
 ]
+
+SAVING = "saving"
 
 # The paper's settings; preprocessing comes with the formats.
 PAPER: dict[str, dict[str, Any]] = {
@@ -209,18 +213,43 @@ def train_table(
     """
     running = running or Running()
     out = Path(out)
+    if is_saved(out, running, overwrite=overwrite):
+        return FieldwiseModel.load(out)
     store, fitting = prepared_store(data, out, reading, overwrite, running, fitting)
     with work_of(out) as work:
         running = replace(running, checkpoint=work / "checkpoint")
         with heard(running.callbacks) as close:
             model = fit_store(store, running=running, **fitting)
-            model.save(out, overwrite=overwrite)
+            save_result(model, out, overwrite=overwrite)
     close(model, out)
     return model
 
 
 def work_folder(out: Path) -> Path:
     return out.with_name(f".{out.name}.work")
+
+
+def save_result(model: FieldwiseModel, out: Path, *, overwrite: bool) -> None:
+    """Save what a run came to. A mark in its folder says that what is found at `out` later is it:
+    there was nothing before."""
+    if not out.exists():
+        mark = work_folder(out) / SAVING
+        with disk_errors(mark):
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(mark, b"")
+    model.save(out, overwrite=overwrite)
+
+
+def is_saved(out: Path, running: Running, *, overwrite: bool) -> bool:
+    """Whether a run to go on with was stopped when its model was there and its folder was not yet
+    removed, which is done now."""
+    put_back(out)
+    swept(work_folder(out))
+    done = out.exists() and (work_folder(out) / SAVING).exists()
+    if not done or overwrite or not running.resume:
+        return False
+    remove_folder(work_folder(out))
+    return True
 
 
 @contextmanager
@@ -231,9 +260,9 @@ def work_of(out: Path) -> Iterator[Path]:
         yield work
     except FieldwiseError:
         if not (work / "checkpoint").exists():  # a mistake, found before there was work to lose
-            shutil.rmtree(work, ignore_errors=True)
+            remove_folder(work)
         raise
-    shutil.rmtree(work, ignore_errors=True)
+    remove_folder(work)
 
 
 def prepared_store(
@@ -249,7 +278,7 @@ def prepared_store(
         raise SettingError(f"{out} is there already; set overwrite=True or choose another name")
     work = work_folder(out)
     if not running.resume:
-        shutil.rmtree(work, ignore_errors=True)
+        remove_folder(work)
     encoded = is_store(data)
     reading, fitting = dict(reading or {}), dict(fitting)
     asked = (fitting.get(name) for name in ("crosses", "combine"))
@@ -260,12 +289,34 @@ def prepared_store(
             reading |= {"min_count": 1, "resolutions": True}
     if encoded:
         return Store(data), fitting
-    if running.resume and is_store(work / "store"):
+    kept, told = work / "table.json", _told(data, reading)
+    if running.resume and kept.is_file() and is_store(work / "store"):
+        if told not in (None, kept.read_bytes()):
+            raise SettingError(
+                f"{work} holds a run on another table, or one read with other options; "
+                "go on with those, or begin anew without --resume (resume=False)"
+            )
         return Store(work / "store"), fitting
     from .data.encoding import encode
 
     store = encode(data, work / "store", overwrite=True, show=running.show, **reading)
+    write_atomically(kept, told or b"")
     return store, fitting
+
+
+def _told(data: Any, reading: Mapping[str, Any]) -> bytes | None:
+    """What tells one table from another, and how it is read; None of files that are gone. Not the
+    time of a file: a run may go on with a copy."""
+    from .data.readers import is_paths, paths_of
+
+    if isinstance(data, (str, Path)) or is_paths(data):
+        try:
+            table: Any = [[path.name, path.stat().st_size] for path in paths_of(data)]
+        except (DataError, OSError):
+            return None
+    else:
+        table = list(getattr(data, "shape", ()))
+    return json.dumps([table, reading], sort_keys=True, default=str).encode()
 
 
 def _usual_count(reading: Mapping[str, Any]) -> int:

@@ -17,7 +17,6 @@ The table is mapped, not copied, when a model is loaded.
 
 from __future__ import annotations
 
-import os
 import shutil
 import zlib
 from collections.abc import Mapping
@@ -37,7 +36,8 @@ from .files import (
     read_sealed,
     replace_folder,
     sealed,
-    sync_folder,
+    swept,
+    sync_files,
     temporary_folder,
 )
 from .layout import Layout
@@ -66,12 +66,14 @@ def model_id(path: Path) -> str:
 
 def write_model(model: FieldwiseModel, path: Path, *, overwrite: bool) -> Path:
     """The folder of a model; one that is there is replaced where `overwrite` says so."""
+    put_back(path)
     if path.exists() and not overwrite:
         raise ModelError(f"{path} is there already; set overwrite=True or choose another name")
     if path.exists() and not (path / HEADER).exists() and (path.is_file() or any(path.iterdir())):
         raise ModelError(f"{path} is no model; it is not replaced")
     temporary = temporary_folder(path)
     with disk_errors(path):
+        swept(path)
         try:
             temporary.mkdir(parents=True)
             _write_files(model, temporary)
@@ -118,11 +120,7 @@ def _write_files(model: FieldwiseModel, folder: Path) -> None:
         "checksums": {name: checksum(folder / name) for name in names},
     }
     (folder / HEADER).write_bytes(sealed(body))
-    for name in (*names, HEADER):
-        handle = os.open(folder / name, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)
-    sync_folder(folder)
+    sync_files(folder)
 
 
 def _write_table(model: FieldwiseModel, file: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import io
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import polars as pl
 
 from .data.labels import target_values, weight_values
 from .errors import SettingError
-from .files import disk_errors
+from .files import write_atomically
 from .metrics import measure
 from .model import FieldwiseModel
 
@@ -51,33 +52,30 @@ def write_predictions(
     """Predictions in the order of rows, as Parquet or CSV: a column `probability`, or one a class,
     or `prediction`; of several targets each under its name.
 
-    Written under a temporary name and renamed, so `out` is whole or as it was. Returns the number
-    of rows and the shares of unseen values.
+    `out` is whole or as it was. Returns the number of rows and the shares of unseen values.
     """
     out = Path(out)
     if out.suffix not in (".parquet", ".csv"):
         raise SettingError(f"{out}: predictions are written as .parquet or .csv")
-    temporary = out.with_name(f".{out.name}.tmp")
     n_unseen = np.zeros(model.layout.n_fields, np.int64)
     n_rows = 0
-    with disk_errors(out):
-        try:
-            with temporary.open("wb") as file:
-                parts = []
-                for _, coded in model.coded_chunks(data, n_unseen, **options):
-                    frame = _frame(model, model.score_codes(*coded))
-                    n_rows += frame.height
-                    if out.suffix == ".csv":
-                        frame.write_csv(file, include_header=n_rows == frame.height)
-                    else:
-                        parts.append(frame.cast(pl.Float32))
-                if out.suffix == ".parquet":
-                    pl.concat(parts).write_parquet(file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, out)
-        finally:
-            temporary.unlink(missing_ok=True)
+
+    def content() -> Iterator[bytes | memoryview]:
+        nonlocal n_rows
+        parts = []
+        for _, coded in model.coded_chunks(data, n_unseen, **options):
+            frame = _frame(model, model.score_codes(*coded))
+            n_rows += frame.height
+            if out.suffix == ".csv":
+                yield frame.write_csv(include_header=n_rows == frame.height).encode()
+            else:
+                parts.append(frame.cast(pl.Float32))
+        if out.suffix == ".parquet":
+            whole = io.BytesIO()
+            pl.concat(parts).write_parquet(whole)
+            yield whole.getbuffer()
+
+    write_atomically(out, content())
     return n_rows, model.unseen_shares(n_unseen, max(n_rows, 1))
 
 

@@ -5,6 +5,7 @@ Studies are SQLite files. Whatever ends a search, what was tried is kept, and th
 
 from __future__ import annotations
 
+import io
 import json
 import multiprocessing
 import os
@@ -223,7 +224,7 @@ def tune_table(
     before = len(finished(study))
     if before:
         say(f"{before} trials are here already, in {folder}")
-    deadline = time.time() + 60 * time_limit if time_limit else float("inf")
+    deadline = time.monotonic() + 60 * time_limit if time_limit else float("inf")
     task = (str(store.path), str(folder / "study.db"), trials, deadline, split, validation, seed)
     cores = running.n_jobs or os.cpu_count() or 1
     if jobs == 1:
@@ -274,7 +275,7 @@ def _work(
             shown = ", ".join(f"{k} {v:.3g}" for k, v in settings.items())
             said(f"trial {number + 1} of {trials}: loss {words} ({shown})")
 
-    search(study, _suggest, tried, trials, lambda: time.time() > deadline, tell)
+    search(study, _suggest, tried, trials, lambda: time.monotonic() > deadline, tell)
 
 
 def _run_all(
@@ -348,7 +349,9 @@ def draw_search(study: optuna.Study, folder: Path) -> list[Path]:
             except (RuntimeError, ValueError):
                 continue  # importance needs trials that differ
             path = folder / f"{name}.png"
-            pyplot.gcf().savefig(path, dpi=120, bbox_inches="tight")
+            picture = io.BytesIO()
+            pyplot.gcf().savefig(picture, dpi=120, bbox_inches="tight")
             pyplot.close("all")
+            write_atomically(path, picture.getvalue())
             out.append(path)
     return out

@@ -6,7 +6,9 @@ imported before a command needs it.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 import warnings
 from typing import Annotated, Any
@@ -78,17 +80,42 @@ def _root(
     """
 
 
+UNDONE = "what was not finished is gone, or goes on with --resume where there is that option"
+
+
+def _terminated(*_: object) -> None:
+    """As Ctrl-C does: what is half done is tidied away. A second signal ends it at once."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.write(2, f"terminated; {UNDONE}\n".encode())
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _short_of_memory(error: MemoryError) -> str:
+    about = f": {error}" if str(error) else ""
+    return f"there is not enough memory{about}. What was there before is as it was"
+
+
 def main() -> None:
     """The entry point: a FieldwiseError is a message, not a traceback."""
     warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
+    before = signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
     except FieldwiseError as error:
         typer.echo(f"error: {_as_typed(str(error), sys.argv[1:])}", err=True)
         sys.exit(2)
+    except MemoryError as error:
+        typer.echo(f"error: {_short_of_memory(error)}", err=True)
+        sys.exit(2)
+    except SystemExit as ended:
+        if isinstance(ended.__context__, KeyboardInterrupt):
+            typer.echo(f"interrupted; {UNDONE}", err=True)
+        raise
     except OSError as error:
         typer.echo(f"error: {error.filename or ''}: {error.strerror or error}", err=True)
         sys.exit(2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _as_typed(message: str, arguments: list[str]) -> str:

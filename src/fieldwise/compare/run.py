@@ -4,6 +4,7 @@ once on the test rows. Whatever ends it, the same call goes on where it was."""
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -354,8 +355,9 @@ class Work:
         problem = self.parts.problem
         found = scored(scorer, problem, problem.rows, self.parts.test, self._scale)
         z, y, w = map(np.concatenate, zip(*found, strict=True))
-        with file.open("wb") as handle:
-            np.save(handle, z.astype(np.float32))
+        content = io.BytesIO()
+        np.save(content, z.astype(np.float32))
+        write_atomically(file, content.getvalue())
         head = problem.objective.heads[0]
         metrics = head_metrics(head, z if head.size > 1 else z[:, 0], y[:, 0], w)
         return {k: metrics[k] for k in ("logloss", "auc", "accuracy") if k in metrics}

@@ -20,7 +20,7 @@ from .labels import TargetReader
 from .learn import Learner
 from .profiling import ColumnProfile, looks_at, profile
 from .provisional import Reading, Spool, removed, write_all
-from .readers import format_schema, open_source, paths_of
+from .readers import check_unchanged, format_schema, open_source, paths_of, stamps_of
 from .remote import is_remote, is_there, send
 from .schema import Schema, check_names, names_of
 from .store import Store, StoreWriter
@@ -164,6 +164,7 @@ def encode(
         beside = {"drop": list(drop), "kinds": kinds, "trials": trials, **settings}
         beside["overwrite"] = append and overwrite
         _nothing_else(schema, target, weight, beside)
+    stamps = stamps_of(data)
     options: dict[str, Any] = {
         "format": format, "separator": separator, "quote": quote, "null_words": tuple(null_words)
     }  # fmt: skip
@@ -186,9 +187,10 @@ def encode(
             spool = Spool(writer.path / "provisional-0.bin")
             with removed([spool]):
                 reading = Reading.of(source, schema, spool, start, widens=not append, show=show)
+                check_unchanged(stamps)
                 reading.write(writer, show=show)
         else:
-            _write_parts(over, parts, schema, writer, show=show)
+            _write_parts(over, parts, schema, writer, stamps, show=show)
     return Store(out)
 
 
@@ -218,12 +220,19 @@ def _writer(
 
 
 def _write_parts(
-    over: Over, parts: Sequence[_Part], schema: Schema, writer: StoreWriter, *, show: bool | None
+    over: Over,
+    parts: Sequence[_Part],
+    schema: Schema,
+    writer: StoreWriter,
+    stamps: Mapping[Path, Any],
+    *,
+    show: bool | None,
 ) -> None:
     spools = [Spool(writer.path / f"provisional-{k}.bin") for k in range(len(parts))]
     with removed(spools):
         asked = [(part, schema, spool) for part, spool in zip(parts, spools, strict=True)]
         readings = list(over(_read_part, asked))
+        check_unchanged(stamps)
         targets = [TargetReader(t, may_be_constant=False) for t in schema.targets]
         write_all(readings, Learner(schema, widens=True), targets, writer, show=show)
 

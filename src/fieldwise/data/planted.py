@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import SettingError
+from ..files import write_atomically
 from ..layout import Layout
 from ..maths import scores
 from ..progress import progress
@@ -190,14 +191,17 @@ class Synthetic:
             raise SettingError("text needs the shape 'criteo' or 'avazu'; use to_store instead")
         criteo = self.sizes == CRITEO_SIZES
         path = Path(path)
-        with path.open("wb") as file, progress("drawing", self.n_rows, show=show) as tell:
-            for k in range(self.n_blocks):
+        with progress("drawing", self.n_rows, show=show) as tell:
+
+            def block(k: int) -> bytes:
                 codes, labels, _ = self.block(k)
                 frame = self._text_frame(codes, labels, k * BLOCK, criteo=criteo)
-                frame.write_csv(
-                    file, separator="\t" if criteo else ",", include_header=k == 0 and not criteo
-                )
                 tell(min((k + 1) * BLOCK, self.n_rows))
+                separator = "\t" if criteo else ","
+                text = frame.write_csv(separator=separator, include_header=k == 0 and not criteo)
+                return text.encode()
+
+            write_atomically(path, (block(k) for k in range(self.n_blocks)))
         return path
 
     @cached_property

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,14 @@ from .text import NULL_WORDS, TextSource
 __all__ = [
     "FORMATS",
     "avazu_schema",
+    "check_unchanged",
     "criteo_schema",
     "format_schema",
     "is_paths",
     "is_source",
     "open_source",
     "paths_of",
+    "stamps_of",
 ]
 
 FORMATS = ("auto", "csv", "tsv", "parquet", "arrow", "libffm", "libsvm", "criteo", "avazu")
@@ -192,6 +194,28 @@ def _refuse_ours(folder: Path) -> None:
     ):
         if (folder / header).is_file() and any(folder.glob(beside)):
             raise DataError(f"{folder} is {what}")
+
+
+def stamps_of(data: Any) -> dict[Path, Any]:
+    """What tells whether the files of a table are changed later."""
+    return {path: _stamp(path) for path in paths_of(data)}
+
+
+def check_unchanged(stamps: Mapping[Path, Any]) -> None:
+    """Files are read more than once: what one reading learned has to be true of the next."""
+    for path, stamp in stamps.items():
+        if _stamp(path) != stamp:
+            raise DataError(
+                f"{path} was changed while it was read; read a copy, or wait until nobody writes it"
+            )
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def _is_hidden(path: Path) -> bool:

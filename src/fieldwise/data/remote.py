@@ -6,13 +6,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..errors import MissingExtra, StoreError
-from ..files import disk_errors
+from ..files import (
+    disk_errors,
+    swept,
+    sync_files,
+    temporary_folder,
+    write_atomically,
+)
 
 __all__ = ["cache_folder", "fetched", "is_remote", "is_there", "send"]
 
@@ -82,19 +89,31 @@ def fetched(url: str) -> Path:
     if (folder / HEADER).is_file():
         return folder
     system, path = _opened(url)
-    with disk_errors(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
+
+    def fetch(made: Path) -> None:
         try:
             for name in _names(header, url):
                 system.get_file(f"{path}/{name}", str(made / name))
-            (made / HEADER).write_bytes(header)
-            _put(made, folder)
         except FileNotFoundError as error:
             raise StoreError(f"{url}: {error} is missing; encode the table again") from error
+        write_atomically(made / HEADER, header)
+
+    _make(folder, fetch)
+    return folder
+
+
+def _make(folder: Path, fill: Callable[[Path], Any]) -> None:
+    """A copy, which is whole or not there."""
+    with disk_errors(folder):
+        swept(folder)
+        made = temporary_folder(folder)
+        try:
+            made.mkdir(parents=True)
+            fill(made)
+            sync_files(made)
+            _put(made, folder)
         finally:
             shutil.rmtree(made, ignore_errors=True)
-    return folder
 
 
 def _copy_of(url: str, header: bytes) -> Path:
@@ -111,8 +130,7 @@ def _put(made: Path, folder: Path) -> None:
 
 
 def send(folder: Path, url: str) -> None:
-    """Put a store there; what makes it one, its header, comes last. The folder becomes this
-    machine's copy."""
+    """Put a store there; what makes it one, its header, comes last. This machine keeps a copy."""
     system, path = _opened(url)
     header = (folder / HEADER).read_bytes()
     try:
@@ -124,6 +142,4 @@ def send(folder: Path, url: str) -> None:
         raise StoreError(f"{url} cannot be written: {error}") from error
     copy = _copy_of(url, header)
     if not copy.exists():
-        with disk_errors(copy):
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(folder, copy)
+        _make(copy, partial(shutil.copytree, folder, dirs_exist_ok=True))

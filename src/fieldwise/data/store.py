@@ -392,8 +392,17 @@ class Store:
         """Rows start .. stop of every array, checked."""
         if not 0 <= start <= stop <= self.n_rows:
             raise StoreError(f"rows {start} to {stop} of {self.path}, which has {self.n_rows}")
+        self._check_length()
         self._check(start, stop)
         return {k: m[start:stop] for k, m in self._maps.items()}
+
+    def _check_length(self) -> None:
+        """Reading past the end of a mapped file ends the process: look before."""
+        for name, spec in self._arrays.items():
+            file = self.path / self.header["arrays"][name]["file"]
+            # A file that has been removed stays mapped, whatever has its name now.
+            if file.is_file() and file.stat().st_size < self.n_rows * spec.row_bytes:
+                raise StoreError(f"{file} was cut short while it was read; encode the table again")
 
     def _check(self, start: int, stop: int) -> None:
         for name, spec in self._arrays.items():

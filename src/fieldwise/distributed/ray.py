@@ -14,7 +14,7 @@ from ..data.encoding import encode
 from ..data.remote import is_remote
 from ..data.store import Store
 from ..errors import DataError, FieldwiseError, MissingExtra, SettingError, TrainingError
-from ..files import write_atomically
+from ..files import remove_folder, write_atomically
 from ..model import FieldwiseModel
 from ..train import Running
 from .peers import world
@@ -54,7 +54,7 @@ def train_on_ray(
     if out.exists() and not overwrite:
         raise SettingError(f"{out} is there already; set overwrite=True or choose another name")
     if not running.resume:
-        shutil.rmtree(work_folder(out), ignore_errors=True)
+        remove_folder(work_folder(out))
     aside = out.with_name(f".{out.name}.ray")  # what Ray keeps of a run
     shutil.rmtree(aside, ignore_errors=True)
     threads = running.n_jobs or max(1, int(ray.cluster_resources().get("CPU", 1)) // n_workers)

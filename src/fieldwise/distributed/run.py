@@ -20,7 +20,14 @@ from ..data.store import Store
 from ..engines import StepSettings
 from ..engines.sharded import ShardedEngine
 from ..errors import FieldwiseError, SettingError
-from ..fitting import fit_store, prepared_store, work_folder, work_of
+from ..fitting import (
+    fit_store,
+    is_saved,
+    prepared_store,
+    save_result,
+    work_folder,
+    work_of,
+)
 from ..layout import Layout
 from ..model import FieldwiseModel
 from ..objective import Objective
@@ -61,11 +68,16 @@ def train_table(
         _refuse_unlike(peers, "versions", _versions())
         _refuse_unlike(peers, "data", str(data))
 
-        def prepare() -> tuple[str, dict[str, Any]]:
+        def prepare() -> tuple[str, dict[str, Any]] | None:
+            if is_saved(out, own, overwrite=overwrite):
+                return None
             store, rest = prepared_store(data, out, reading, overwrite, own, fitting)
             return str(data if is_remote(data) else store.path), rest
 
-        path, fitting = peers.at_first(prepare)
+        prepared = peers.at_first(prepare)
+        if prepared is None:
+            return FieldwiseModel.load(out) if peers.is_first else None
+        path, fitting = prepared
         store = _opened(path, peers)
         _refuse_unlike(peers, "data", store.header)
         _refuse_unlike(peers, "settings", repr(sorted(fitting.items(), key=str)))
@@ -81,7 +93,7 @@ def train_table(
             own = replace(own, checkpoint=work / "checkpoint")
             with heard(running.callbacks if running else ()) as close:
                 model = fit_store(store, running=own, trainer=trainer, **fitting)
-                peers.at_first(lambda: model.save(out, overwrite=overwrite))
+                peers.at_first(lambda: save_result(model, out, overwrite=overwrite))
         close(model, out)
         return model
 

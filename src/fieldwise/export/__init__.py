@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SettingError, not_one_of
-from ..files import disk_errors
 from ..model import FieldwiseModel
 
 __all__ = ["FORMATS", "export"]
@@ -38,6 +37,5 @@ def export(
     if not isinstance(model, FieldwiseModel):
         model = FieldwiseModel.load(model)
     path = Path(path)
-    with disk_errors(path):
-        write(model, path, **options)
+    write(model, path, **options)
     return path

@@ -17,7 +17,7 @@ import numpy as np
 from .. import __version__
 from ..data.text import NULL_WORDS
 from ..errors import ModelError
-from ..files import disk_errors, write_atomically
+from ..files import write_atomically
 from ..losses import LARGEST
 from ..model import FieldwiseModel
 from .parts import Part, check_sum, crosses_of, identity, outputs_of, parts_of
@@ -50,8 +50,7 @@ def write(model: FieldwiseModel, path: Path, *, model_id: str | None = None) -> 
     )
     before, after = code.split(EMPTY)
     filled = f'DATA = """\n{lines}\n"""\n'
-    with disk_errors(path):
-        write_atomically(path, f"{header}{before}{filled}{after}".encode())
+    write_atomically(path, f"{header}{before}{filled}{after}".encode())
 
 
 def _content(model: FieldwiseModel) -> bytes:

@@ -23,7 +23,7 @@ import polars as pl
 from .. import __version__
 from ..data.vocabulary import UNSEEN_CODE
 from ..errors import SchemaError, SettingError, not_one_of
-from ..files import disk_errors, write_atomically
+from ..files import write_atomically
 from ..model import FieldwiseModel
 from ._duckdb import DuckDB
 from ._postgres import Postgres
@@ -67,15 +67,14 @@ def write(
     ]
     script = _Script(model, speaks)
     statements = [script.tables(), script.data(), script.view(table, key)]
-    with disk_errors(path):
-        write_atomically(
-            path,
-            (
-                f"{line}\n".encode()
-                for part in (about, ["BEGIN;"], *statements, ["COMMIT;"])
-                for line in part
-            ),
-        )
+    write_atomically(
+        path,
+        (
+            f"{line}\n".encode()
+            for part in (about, ["BEGIN;"], *statements, ["COMMIT;"])
+            for line in part
+        ),
+    )
 
 
 def _check_names(model: FieldwiseModel, dialect: Dialect, more: Sequence[str]) -> None:

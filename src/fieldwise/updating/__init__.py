@@ -25,7 +25,7 @@ import polars as pl
 from ..boosted import need_trees
 from ..crosses.vocabulary import CrossedVocabulary
 from ..data.encoding import encode
-from ..data.readers import open_source
+from ..data.readers import check_unchanged, open_source, stamps_of
 from ..data.vocabulary import Vocabulary
 from ..errors import NoRows, SettingError
 from ..model import FieldwiseModel
@@ -86,6 +86,7 @@ def update(
     base = _base(words)
     if base is not words and min_count is not None:
         raise SettingError("min_count is not for models with crosses; train anew to change it")
+    stamps = stamps_of(data)
     try:
         source = open_source(data, schema=model.schema, **reading)
         check_drift(base, source, allow=allow_drift)
@@ -94,6 +95,7 @@ def update(
     with tempfile.TemporaryDirectory(dir=work, prefix=".update-") as folder:
         start = _remembered(words, asked, seed)
         store = encode(source, Path(folder) / "store", start=start, show=running.show)
+        check_unchanged(stamps)
         return Update(model, store, asked, running, seed).updated()
 
 

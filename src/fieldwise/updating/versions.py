@@ -27,8 +27,10 @@ from ..files import (
     disk_errors,
     put_back,
     read_sealed,
+    remove_folder,
     replace_folder,
     swept,
+    sync_files,
     sync_folder,
     temporary_folder,
 )
@@ -157,19 +159,12 @@ def _copy(path: Path, out: Path) -> None:
             os.link(file, out / file.name)
         except OSError:
             shutil.copy2(file, out / file.name)
-    sync_folder(out)
+    sync_files(out)
 
 
 def _prune(path: Path, keep: int) -> None:
     for number in _numbers(path)[:-keep]:
-        _removed(folder_of(path) / number)
-
-
-def _removed(version: Path) -> None:
-    """Gone at once: a version is whole or not there."""
-    aside = version.with_name(f".{version.name}.tmp")
-    os.rename(version, aside)
-    shutil.rmtree(aside, ignore_errors=True)
+        remove_folder(folder_of(path) / number)
 
 
 def rollback(path: str | Path, to: str | int | None = None) -> Version:
@@ -178,17 +173,24 @@ def rollback(path: str | Path, to: str | int | None = None) -> Version:
         numbers = _numbers(real)
         if not numbers:
             raise SettingError(f"{path} has no versions; there is nothing to put back")
-        number = numbers[-1] if to is None else _chosen(str(to), numbers, real)
+        # One that was stopped half way has kept the model that is there; that is not put back.
+        others = [n for n in numbers if not _is_in_use(real, folder_of(real) / n)] or numbers
+        number = others[-1] if to is None else _chosen(str(to), numbers, real)
         version = folder_of(real) / number
         FieldwiseModel.load(version)  # or an error: it is whole
         with disk_errors(real):
             temporary = temporary_folder(real)
             _copy(version, temporary)
-            if (real / HEADER).is_file() and model_id(real) != model_id(version):
+            if (real / HEADER).is_file() and not _is_in_use(real, version):
                 _kept(real)
             replace_folder(temporary, real)
-            _removed(version)
+            remove_folder(version)
         return Version.of(real)
+
+
+def _is_in_use(path: Path, version: Path) -> bool:
+    """Whether the model that stands there is this version."""
+    return (path / HEADER).is_file() and model_id(path) == model_id(version)
 
 
 def _chosen(to: str, numbers: list[str], path: Path) -> str:
