@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Benchmarks that are one run of the module of that name.
 BENCHES := $(addprefix bench-,data cpu accuracy tasks components baselines explain bound serve update scale)
 
-.PHONY: setup demo test test-all lint types bench bench-load bench-compare bench-presets audit docs release-check fuzz clean $(BENCHES)
+.PHONY: setup demo test test-all faults lint types bench bench-load bench-compare bench-presets audit docs release-check fuzz clean $(BENCHES)
 
 setup: $(READY)
 
@@ -23,12 +23,13 @@ demo: $(READY)
 test: lint types
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
 
-# The same with a hundred kills in the middle of training instead of five, recorded, and with
-# property tests that look for new cases.
+# The same with property tests that look for new cases.
 test-all: lint types
-	FIELDWISE_KILLS=100 FIELDWISE_RECORD=benchmarks/results/kills.json \
-		$(BIN)/python -m pytest tests/test_train.py -k killed
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile=search --cov --cov-report=term
+
+# Hundreds of kills of every command that writes. Most of an hour on two cores.
+faults: $(READY)
+	$(BIN)/python -m benchmarks.faults
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -370,76 +364,6 @@ def test_a_sealed_header_without_a_part(tmp_path, missing):
     (tmp_path / "s" / "header.json").write_bytes(sealed(body))
     with pytest.raises(StoreError, match="header.json is damaged"):
         Store(tmp_path / "s")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
-def test_disk_full(tmp_path):
-    small = tmp_path / "small"
-    small.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(small)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a small disk: {mounted.stderr.decode().strip()}")
-    try:
-        encode(table(500), small / "s", target="bought")
-        before = Store(small / "s").read(0, 500)["codes"].copy()
-        size = sum(p.stat().st_size for p in (small / "s").iterdir())
-        with pytest.raises(StoreError, match="disk is full"):
-            encode(table(30_000), small / "deep" / "big", target="bought")
-        with pytest.raises(StoreError, match="disk is full"):
-            encode(table(30_000), small / "s", append=True)
-        with pytest.raises(StoreError, match="disk is full"):
-            encode(table(30_000), small / "s", target="bought", overwrite=True)
-        assert [p.name for p in small.iterdir()] == ["s"]
-        assert sum(p.stat().st_size for p in (small / "s").iterdir()) == size
-        assert np.array_equal(Store(small / "s").read(0, 500)["codes"], before)
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
-
-
-def test_killed_at_any_moment(tmp_path):
-    """A store is what it was before or what it should be after, whenever the process dies."""
-    work = textwrap.dedent(
-        """
-        import sys, polars as pl
-        from fieldwise import encode
-        print("ready", flush=True)
-        frame = pl.read_parquet(sys.argv[1])
-        while True:
-            encode(frame, sys.argv[2], target="bought", overwrite=True)
-            encode(frame, sys.argv[2], append=True)
-        """
-    )
-    table(20_000).write_parquet(tmp_path / "t.parquet")
-    random = np.random.default_rng(0)
-    wanted = encode(table(20_000), tmp_path / "truth", target="bought")
-    truth = wanted.read(0, 20_000)["codes"]
-    seen = set()
-    for _ in range(12):
-        process = subprocess.Popen(
-            [sys.executable, "-c", work, str(tmp_path / "t.parquet"), str(tmp_path / "s")],
-            stdout=subprocess.PIPE,
-        )
-        process.stdout.readline()
-        time.sleep(random.uniform(0.05, 0.9))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        if not (tmp_path / "s" / "header.json").exists():
-            seen.add(0)
-            continue
-        store = Store(tmp_path / "s")
-        store.verify()
-        seen.add(store.n_rows)
-        assert store.n_rows in (20_000, 40_000)
-        for start in range(0, store.n_rows, 20_000):
-            assert np.array_equal(store.read(start, start + 20_000)["codes"], truth)
-    assert len(seen - {0}) >= 1
-    # What the last kill left behind does not stand in the way.
-    assert encode(table(10), tmp_path / "s", target="bought", overwrite=True).n_rows == 10
-    assert len(list((tmp_path / "s").iterdir())) == 5
-    shutil.rmtree(tmp_path / "s")
 
 
 @pytest.fixture

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -309,63 +302,6 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
     file.write_bytes(content)
     with pytest.raises(StoreError, match="state-.*altered"):
         run(checkpoint=tmp_path / "c", resume=True)
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from fieldwise.data.store import Store
-from fieldwise.fitting import fit_store
-from fieldwise.train import Running, TrainSettings
-import fieldwise.train.loop as module
-module.CHUNK_ROWS = 4096
-print("ready", flush=True)
-model = fit_store(
-    Store(sys.argv[1]), settings=TrainSettings(epochs=6, batch_size=256, patience=9), rank=3,
-    running=Running(checkpoint=Path(sys.argv[2]), checkpoint_minutes=0.0002, resume=True),
-)
-model.save(sys.argv[3], overwrite=True)
-"""
-
-
-def test_killed_at_any_moment_and_resumed(tmp_path):
-    """The model is the same bytes however often the process was killed on the way.
-
-    Five kills here; `make test-all` asks for a hundred and records them.
-    """
-    synthetic([30, 200, 8], 60_000).to_store(tmp_path / "s")
-
-    def start(name):
-        paths = [str(tmp_path / p) for p in ("s", f"c-{name}", f"m-{name}")]
-        command = [sys.executable, "-c", KILLED, *paths]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        process.stdout.readline()
-        return process
-
-    begun = time.perf_counter()
-    start("whole").communicate()
-    seconds = time.perf_counter() - begun
-    truth = (tmp_path / "m-whole" / "table.safetensors").read_bytes()
-    wanted = int(os.environ.get("FIELDWISE_KILLS", "5"))
-    random = np.random.default_rng(0)
-    kills = models = 0
-    while kills < wanted:
-        name = f"killed-{models}"
-        while kills < wanted and not (tmp_path / f"m-{name}").exists():
-            process = start(name)
-            time.sleep(random.uniform(0.02, 0.5 * seconds))
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            killed = process.returncode == -signal.SIGKILL
-            kills += killed
-            seconds *= 1 if killed else 0.8  # too late: the machine was slower at first
-        start(name).communicate()
-        assert (tmp_path / f"m-{name}" / "table.safetensors").read_bytes() == truth
-        models += 1
-    record = os.environ.get("FIELDWISE_RECORD")
-    if record:
-        body = {"kills": kills, "models": models, "identical": True}
-        Path(record).write_text(json.dumps(body, indent=1) + "\n")
 
 
 def test_splits(tmp_path):

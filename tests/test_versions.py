@@ -19,7 +19,6 @@ from commands import run
 from fieldwise import FieldwiseClassifier, FieldwiseModel, ModelError, SettingError, files
 from fieldwise.files import put_back, replace_folder
 from fieldwise.model_folder import model_id
-from fieldwise.updating import update_saved
 from fieldwise.updating.versions import being_changed, publish, rollback, versions
 
 
@@ -279,39 +278,6 @@ def test_killed_at_any_moment(models, tmp_path, how):
     put(models[0], path)
     names = sorted(p.name for p in tmp_path.iterdir())
     assert names == ["m", "m.versions", "sources"]  # and nothing is left lying about
-
-
-UPDATED = """
-import sys
-from fieldwise.updating import update_saved
-print("begun", flush=True)
-while True:
-    update_saved(sys.argv[1], sys.argv[2], keep=2)
-"""
-
-
-def test_updates_killed_at_any_moment(models, tmp_path):
-    path = tmp_path / "m"
-    models[0].save(path)
-    table(500, 2).write_csv(tmp_path / "new.csv")
-    rows = table(50, 3).drop("y")
-    random = np.random.default_rng(1)
-    for _ in range(int(os.environ.get("FIELDWISE_KILLS", "3"))):
-        command = [sys.executable, "-c", UPDATED, str(path), str(tmp_path / "new.csv")]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(random.uniform(0.5, 2.0))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert np.isfinite(FieldwiseModel.load(path).decision_function(rows)).all()
-        for version in versions(path):
-            FieldwiseModel.load(version.path)
-    update_saved(path, tmp_path / "new.csv")
-    assert FieldwiseModel.load(path).lineage
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["m", "m.versions", "new.csv"]
-    assert all(p.name.isdigit() for p in (tmp_path / "m.versions").glob("[!.]*"))
-    assert [p.name for p in (tmp_path / "m.versions").glob(".*")] == [".lock"]
 
 
 def test_on_the_command_line(models, tmp_path):
