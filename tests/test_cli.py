@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -127,21 +126,6 @@ def test_help_and_version_are_quick():
         started = time.perf_counter()
         run(argument)
         assert time.perf_counter() - started < 3  # what it takes is measured in benchmarks/data.py
-
-
-def test_interrupted(tmp_path):
-    path = tmp_path / "t.csv"
-    rows = "".join(f"{i % 997},{i},{i % 2}\n" for i in range(1_500_000))
-    path.write_text("a,b,y\n" + rows)
-    command = [sys.executable, "-m", "fieldwise", "encode", str(path), "--target", "y"]
-    process = subprocess.Popen([*command, "--out", str(tmp_path / "s")], stderr=subprocess.PIPE)
-    while not (tmp_path / "s").exists() and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert b"interrupted" in errors
-    assert not (tmp_path / "s").exists()
 
 
 def test_inspect_costs_what_encode_makes(tmp_path):

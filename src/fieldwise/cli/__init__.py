@@ -108,7 +108,8 @@ def main() -> None:
         typer.echo(f"error: {_short_of_memory(error)}", err=True)
         sys.exit(2)
     except SystemExit as ended:
-        if isinstance(ended.__context__, KeyboardInterrupt):
+        cause = getattr(ended.__context__, "__cause__", None)  # of the exit that typer makes of it
+        if isinstance(cause, KeyboardInterrupt):
             typer.echo(f"interrupted; {UNDONE}", err=True)
         raise
     except OSError as error:
