@@ -312,7 +312,12 @@ def test_a_signal_ends_a_command(what, how, tmp_path):
     table(400_000, 0).write_csv(tmp_path / "t.csv")
     out = "m" if what == "train" else "s"
     command = (what, "t.csv", "--target", "late", "--out", out, "--quiet")
-    process = started(tmp_path, *command)
+    process = started(
+        tmp_path,
+        *command,
+        # A shell's background jobs, and what they start, do not hear SIGINT unless told to.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     where = tmp_path / (".m.work/store" if what == "train" else "s")
     while not where.exists() and process.poll() is None:
         time.sleep(0.01)
