@@ -27,7 +27,7 @@ test: lint types
 test-all: lint types
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile=search --cov --cov-report=term
 
-# Hundreds of kills of every command that writes. Most of an hour on two cores.
+# Hundreds of kills of the commands that write, for 38 minutes at most.
 faults: $(READY)
 	$(BIN)/python -m benchmarks.faults
 

@@ -66,4 +66,4 @@ def run(minutes: float, wanted: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    run(float(sys.argv[1]) if len(sys.argv) > 1 else 60, sys.argv[2:])
+    run(float(sys.argv[1]) if len(sys.argv) > 1 else 38, sys.argv[2:])
