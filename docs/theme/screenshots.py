@@ -54,7 +54,7 @@ def shot(tab: Tab, name: str, at: str) -> None:
     tab.evaluate("new Promise((done) => setTimeout(done, 500))")
     picture = IMAGES / f"{name}.png"
     tab.picture(picture)
-    Image.open(picture).convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(
+    Image.open(picture).convert("P", palette=Image.Palette.ADAPTIVE, colors=256).save(
         picture, optimize=True
     )
 
