@@ -27,6 +27,7 @@ def main() -> None:
                 if os.system(line):
                     raise SystemExit(line)
         tab = browser.open(Path("report.html"), width=1000, height=960, still=True)
+        tab.evaluate("document.querySelector('footer').remove()")  # it names the version
         for name in ("overview", "fields", "categories", "rows", "quality"):
             tab.evaluate(f"document.getElementById('tab-{name}').click()")
             tab.wait(f"!document.getElementById('{name}').classList.contains('off')")
@@ -53,7 +54,7 @@ def shot(tab: Tab, name: str, at: str) -> None:
     tab.evaluate("new Promise((done) => setTimeout(done, 500))")
     picture = IMAGES / f"{name}.png"
     tab.picture(picture)
-    Image.open(picture).convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(
+    Image.open(picture).convert("P", palette=Image.Palette.ADAPTIVE, colors=256).save(
         picture, optimize=True
     )
 
