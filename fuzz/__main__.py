@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from .targets import ALLOTTED, seeds, target
+from .targets import ALLOTTED, CORPUS, seeds, target
 
 WORK = Path(__file__).parent / "work"
 MEMORY, SECONDS = 6000, 120  # megabytes, and seconds an input, that are too many
@@ -173,6 +173,7 @@ def record() -> None:
             "inputs": inputs,
             "refused": refused,
             "seconds": round(about["seconds"], 1),
+            "failed_before_and_are_replayed": len(list((CORPUS / name).glob("*"))),
             "findings": [path.read_text().split("\n", 1)[0] for path in found],
             "processes_that_died": about["deaths"],
             "fatal": sorted(p.name for p in (WORK / "fatal").glob(f"{name}-*")),

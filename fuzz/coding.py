@@ -116,7 +116,7 @@ def column(draw: Draw, n: int) -> list[Any]:
         lambda: draw.times()[seed],
         lambda: draw.some(("t1", "t2", "t3"), 3) or None,
         lambda: draw.pick((None, 0, 1, 2, 0.5)),
-        draw.value,
+        lambda: draw.pick((None, draw.text())),
     )
     return [makers[kind]() for _ in range(n)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))  # small models of every kind are there
 
-__all__ = ["ALLOTTED", "seeds", "target"]
+__all__ = ["ALLOTTED", "CORPUS", "seeds", "target"]
 
 CORPUS = Path(__file__).parent / "corpus"  # inputs that once failed, a folder a target
 # Of every room the targets, with thousands of inputs each: whole tables and commands have few.

@@ -204,7 +204,7 @@ def without_blank_rows(block: bytes, quote: bool) -> bytes:
     # Every other piece between quotes lies outside a cell.
     pieces = block.split(b'"') if quote else [block]
     pieces[::2] = [re.sub(rb"(\r?\n)(?:\r?\n)+", rb"\1", piece) for piece in pieces[::2]]
-    return b'"'.join(pieces).lstrip(b"\r\n")
+    return re.sub(rb"\A(?:\r*\n)+", b"", b'"'.join(pieces))
 
 
 def explain_bytes(block: bytes, path: Path, row: int) -> None:
