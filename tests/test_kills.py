@@ -13,10 +13,7 @@ def runner():
         yield found
 
 
-FEW = (
-    *("encode --overwrite", "encode --append", "train", "train, 2 workers"),
-    *("update", "rollback", "predict over a file", "export --to onnx"),
-)
+FEW = ("encode --append", "train", "train, 2 workers", "update", "rollback")
 
 
 @pytest.mark.parametrize("name", FEW)
