@@ -45,6 +45,7 @@ class Connection(asyncio.Protocol):
         length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n", 1)[0])
         if len(body) >= length:
             waiting, self._waiting, self.body = self._waiting, None, body
+            self.is_open = b"connection: close" not in head.lower()
             waiting.set_result(int(head[9:12]))
 
     def close(self) -> None:
