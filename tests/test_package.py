@@ -17,7 +17,7 @@ SOURCE = Path(fieldwise.__file__).parent
 
 # A module imports only from its own row and the rows beneath it, and never in a circle.
 ROWS = [
-    {"errors", "_lazy", "callbacks", "progress", "files", "tensors", "tree_text"},
+    {"errors", "_lazy", "blas", "callbacks", "progress", "files", "tensors", "tree_text"},
     {"layout", "maths", "losses", "objective", "metrics", "packed"},
     {"engines", "data", "checkpoint"},
     {"boosted", "crosses", "held_out"},

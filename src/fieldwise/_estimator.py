@@ -12,8 +12,9 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
 from .data.encoder import FieldEncoder
 from .data.shuffle import Rows
+from .data.values import half_characters
 from .errors import DataError, SettingError
-from .losses import sigmoid, softmax
+from .losses import check_weight, sigmoid, softmax
 from .objective import Head
 
 __all__ = ["ClassEstimator", "TableEstimator"]
@@ -64,6 +65,9 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             )
         weight = trials
         if sample_weight is not None:
+            given = np.asarray(sample_weight)
+            if given.dtype.kind in "fiu" and given.size:
+                check_weight(given.reshape(-1).astype(np.float64))
             weight = _check_sample_weight(sample_weight, target, ensure_non_negative=True)
             weight = weight.astype(np.float64) * (1 if trials is None else trials)
         return target, weight
@@ -133,6 +137,8 @@ class ClassEstimator(ClassifierMixin, TableEstimator):  # type: ignore[misc]
     def _some(self, classes: np.ndarray) -> np.ndarray:
         if len(classes) < 2:
             raise DataError(f"y has {len(classes)} class; a classifier needs two or more")
+        with half_characters("y"):
+            "".join(str(c) for c in classes.tolist()).encode()
         return classes
 
     def _targets(self, y: Any, *, reset: bool) -> np.ndarray:

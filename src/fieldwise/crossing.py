@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .blas import one_blas_thread
 from .boosted import Examples, fit_boosted, judged, need_trees
 from .crosses import Evidence, draw_folds, find_crosses
 from .crosses.evidence import FOLDS, Fitted, Observed
@@ -26,6 +27,7 @@ from .layout import Layout
 from .model import FieldwiseModel
 from .objective import Head, Objective
 from .problem import Problem
+from .targets import scale_of
 from .train import Fit, Running, TrainSettings, train
 
 if TYPE_CHECKING:
@@ -251,6 +253,7 @@ def _kept_apart(running: Running, name: str) -> Running:
     return replace(running, checkpoint=running.checkpoint and running.checkpoint / name)
 
 
+@one_blas_thread()
 def learn_evidence(
     schema: Schema,
     known: dict[str, np.ndarray],
@@ -262,6 +265,7 @@ def learn_evidence(
 ) -> tuple[Evidence, list[Fitted]]:
     """The evidence of fields and crosses, and what it says of these rows, cross-fitted so many
     times with other folds."""
+    scale_of(Rows(**known), None, Objective((head,)))  # which refuses what training would
     rows = Observed.of(known["codes"], evidence_targets(head, known["target"]), known.get("weight"))
     crosses = crossing.chosen(schema, rows, running, seed)
     folds = [draw_folds(len(rows.y), seed + 1000 * k) for k in range(copies)]

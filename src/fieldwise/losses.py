@@ -13,10 +13,21 @@ import numpy as np
 
 from .errors import DataError
 
-__all__ = ["LOSSES", "Loss", "check_target", "log_odds", "sigmoid", "softmax"]
+__all__ = [
+    "LARGEST_NUMBER",
+    "LOSSES",
+    "Loss",
+    "check_target",
+    "check_weight",
+    "log_odds",
+    "sigmoid",
+    "softmax",
+]
 
 Pair = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
 LARGEST = 30.0  # of a poisson score: its exponential is still a number
+LARGEST_COUNT = 1e13  # about what that is
+LARGEST_NUMBER = 1e31  # of a target's spread and of weights: thousands of them add up in float32
 
 
 @dataclass(frozen=True)
@@ -149,7 +160,7 @@ _LOSSES = (
         lambda z, y, _: _rate(z) - y * z,
         lambda z, y, _: _rate(z) - y,
         _rate,
-        lambda y, w: float(np.log(max(_mean(y, w), 1e-12))),
+        lambda y, w: float(np.log(_mean(y, w) or 1e-12)),
         lambda z, y, _: _rate(z),
     ),
 )
@@ -162,5 +173,28 @@ def check_target(loss: str, y: np.ndarray) -> None:
         raise DataError("the target holds NaN or infinity; drop those rows")
     if loss == "poisson" and (y < 0).any():
         raise DataError(f"the target holds {y.min():g}; counts for poisson are at least 0")
+    if loss == "poisson" and (y > LARGEST_COUNT).any():
+        raise DataError(
+            f"the target holds {y.max():g}; counts for poisson are at most {LARGEST_COUNT:g}. "
+            "Learn loss='squared', or its logarithm"
+        )
     if loss == "logistic" and ((y < 0) | (y > 1)).any():
         raise DataError("the target lies outside 0 and 1; logistic takes 0, 1 or a share between")
+
+
+def check_weight(w: np.ndarray) -> None:
+    """Refuse weights (n,) of rows that are none, or that float32 cannot hold."""
+    wrong = ~np.isfinite(w) | (w < 0)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise DataError(
+            f"row {row + 1:,}: the weight is {w[row]:g}; a weight is a finite number of at least 0"
+        )
+    most = float(w.max(initial=0.0))
+    if most == 0:
+        raise DataError("every row has a weight of zero; give some a weight of more")
+    if not 1 / LARGEST_NUMBER <= most <= LARGEST_NUMBER:
+        raise DataError(
+            f"the largest weight is {most:g}; it must lie between {1 / LARGEST_NUMBER:g} and "
+            f"{LARGEST_NUMBER:g}. Multiply all weights by a number"
+        )

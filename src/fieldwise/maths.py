@@ -287,12 +287,18 @@ def _shrink(found: float, most: float | None) -> float:
 
 
 def fold(table: np.ndarray, layout: Layout, factors: np.ndarray) -> np.ndarray:
-    """The table whose f_i is factors[o, i] times this one's, for every output o. (d, R + K)"""
+    """The table whose f_i is factors[o, i] times this one's, for every output o. (d, R + K)
+
+    U and V bear half of it each: p is a sum that has q in it less q, of which float32 leaves
+    nothing where q is far larger.
+    """
     out = np.array(table)
     for o in range(layout.n_outputs):
         for i in range(layout.n_fields):
-            out[layout.own(i), layout.block(o, i)] *= factors[o, i]
-            out[layout.own(i), layout.n_columns + o] *= factors[o, i]
+            own, columns = layout.own(i), layout.block(o, i)
+            out[:, columns] *= np.sqrt(np.abs(factors[o, i]))
+            out[own, columns] *= np.sign(factors[o, i])
+            out[own, layout.n_columns + o] *= factors[o, i]
     return out
 
 
@@ -326,7 +332,7 @@ def mean_rows(table: np.ndarray, layout: Layout, counts: np.ndarray) -> np.ndarr
     shares = category_shares(layout, counts)
     out = np.empty((layout.n_fields, table.shape[1]), dtype=table.dtype)
     for i in range(layout.n_fields):
-        out[i] = shares[layout.own(i)] @ table[layout.own(i)]
+        out[i] = np.einsum("k,kt->t", shares[layout.own(i)], table[layout.own(i)])
     return out
 
 
@@ -456,7 +462,7 @@ def field_means(table: np.ndarray, layout: Layout, weight: np.ndarray) -> np.nda
     out = np.zeros((layout.n_fields, layout.width))
     for i in range(layout.n_fields):
         for part in pieces(layout.own(i)):
-            out[i] += weight[part] @ table[part, : layout.width].astype(np.float64)
+            out[i] += np.einsum("k,kt->t", weight[part], table[part, : layout.width])
     return out
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from . import maths
+from .blas import one_blas_thread
 from .errors import DataError, ModelError, SettingError
 from .losses import LOSSES
 from .objective import Head
@@ -104,7 +104,7 @@ def with_category(model: FieldwiseModel, field: str, value: Any, data: Any) -> F
     j, key, text = _checked(model, words, field, value)
     rows = _coded(model, words, j, key, text, data)
     # Small matrices: other threads would wait for each other, beside other work for long.
-    with ThreadpoolController().limit(limits=1, user_api="blas"):
+    with one_blas_thread():
         row = _learned_row(model, j, rows)
     layout, at, n = model.layout, int(model.layout.offsets[j + 1]), len(rows.x)
     sizes = list(layout.sizes)

@@ -12,15 +12,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .data.shuffle import Table
-from .errors import SettingError
+from .errors import DataError, SettingError
 from .layout import Layout
-from .losses import LOSSES, check_target
+from .losses import LARGEST_NUMBER, LOSSES, check_target, check_weight
 from .maths import fold, mean_of_outputs
 from .objective import Head, Objective
 
 __all__ = ["Scale", "aggregated", "folded", "scale_of", "weights_of"]
 
 READ_ROWS = 1 << 16
+FARTHEST = 1e6  # of its spread that a target may lie from 0: scores have 7 digits
 TARGET_ROWS = 1 << 22  # rows that the outputs' starting constants are taken from, at most
 
 
@@ -67,6 +68,7 @@ def scale_of(rows: Table, only: np.ndarray | None, objective: Objective) -> Scal
     y, w = np.concatenate(targets).astype(np.float64), np.concatenate(weights).astype(np.float64)
     if not w.sum() > 0:
         raise SettingError("the rows to train on have no weight; check the weights and the split")
+    check_weight(w[:, 0])
     center, spread = np.zeros(y.shape[1]), np.ones(y.shape[1])
     for k, head in enumerate(objective.heads):
         check_target(head.loss, y[:, k])
@@ -76,11 +78,33 @@ def scale_of(rows: Table, only: np.ndarray | None, objective: Objective) -> Scal
                 "the rows to train on have one class only; the target needs two, check the split"
             )
         if head.loss in ("squared", "absolute", "huber"):
-            center[k] = LOSSES[head.loss].start(y[:, k], w[:, 0])
-            away = np.sqrt(np.sum(w[:, 0] * (y[:, k] - center[k]) ** 2) / w.sum())
-            spread[k] = away if away > 0 else 1.0
+            center[k], spread[k] = _measure(head, y[:, k], w[:, 0])
     offsets = objective.starts((y - center) / spread, w)
     return Scale(offsets, center, spread)
+
+
+def _measure(head: Head, y: np.ndarray, w: np.ndarray) -> tuple[float, float]:
+    """Where numbers lie and how far apart, which a table of float32 must be able to tell."""
+    if y.min() == y.max():
+        return float(y[0]), 1.0
+    center = float(LOSSES[head.loss].start(y, w))
+    away = y - center
+    widest = float(np.abs(away).max())  # squares of it may be out of range
+    spread = widest * float(np.sqrt(np.sum(w * (away / widest) ** 2) / w.sum()))
+    if spread == 0:  # but for rows of no weight they are all the same
+        return center, 1.0
+    if not 1 / LARGEST_NUMBER <= spread <= LARGEST_NUMBER:
+        raise DataError(
+            f"the target's numbers spread over {spread:g}, and models keep them where that lies "
+            f"between {1 / LARGEST_NUMBER:g} and {LARGEST_NUMBER:g}; learn the target times a "
+            "number, or its logarithm"
+        )
+    if abs(center) > FARTHEST * spread:
+        raise DataError(
+            f"the target lies around {center:g} and spreads over {spread:g} alone, which scores "
+            f"of 32 bits cannot tell apart; subtract {center:g} and add it to predictions"
+        )
+    return center, spread
 
 
 def weights_of(

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..blas import one_blas_thread, weighted_sum
 from ..data.labels import target_values, weight_values
 from ..errors import DataError, ModelError, SettingError
 from ..losses import LOSSES
@@ -63,6 +64,7 @@ class Compression:
         return self.steps[-1].loss - self.steps[0].loss
 
 
+@one_blas_thread()
 def compress(
     model: FieldwiseModel,
     validation: Any,
@@ -217,11 +219,11 @@ class _Judge:
     ) -> tuple[float, float]:
         """By how much the mean loss is above the whole model's, and its standard error"""
         w, away = self._w, self._losses(model, coded) - self._before
-        mean = float(w @ away / w.sum())
+        mean = float(weighted_sum(w, away) / w.sum())
         return mean, float(np.sqrt(np.sum((w * (away - mean)) ** 2)) / w.sum())
 
     def step(self, name: str, model: FieldwiseModel, coded: tuple[np.ndarray, np.ndarray]) -> Step:
-        loss = float(self._w @ self._losses(model, coded) / self._w.sum())
+        loss = float(weighted_sum(self._w, self._losses(model, coded)) / self._w.sum())
         seconds = _fastest(lambda: model.score_codes(*coded))
         return Step(name, folder_bytes(model), loss, len(self._y) / seconds)
 

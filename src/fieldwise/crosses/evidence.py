@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ..blas import weighted_sum
 from ..data.chunks import UNREADABLE
 from ..errors import ModelError
 
@@ -151,8 +152,8 @@ class Evidence:
 
         n, n_targets = len(rows.y), rows.y.shape[1]
         together = np.zeros(n, np.int64)
-        mean = rows.w @ rows.y / max(rows.w.sum(), 1e-300)
-        square = rows.w @ (rows.y - mean) ** 2
+        mean = weighted_sum(rows.w, rows.y) / max(rows.w.sum(), 1e-300)
+        square = weighted_sum(rows.w, (rows.y - mean) ** 2)
         around = [folded_totals(rows, fold, n_folds) for fold in folds]
         fitted = [
             Fitted(

@@ -14,6 +14,7 @@ from math import comb
 
 import numpy as np
 
+from ..blas import weighted_sum
 from ..progress import progress
 from .evidence import FOLDS, Observed, draw_folds, folded_totals, per_cross
 
@@ -95,15 +96,15 @@ class _Search:
         self._rows, self._n_jobs = rows, n_jobs
         self._fold = draw_folds(len(rows.y), seed)
         self._around = folded_totals(rows, self._fold, FOLDS)
-        mean = rows.w @ rows.y / rows.w.sum()
-        self._whole = (mean, rows.w @ (rows.y - mean) ** 2)
+        mean = weighted_sum(rows.w, rows.y) / rows.w.sum()
+        self._whole = (mean, weighted_sum(rows.w, (rows.y - mean) ** 2))
         bits = np.random.Philox(np.random.SeedSequence([seed, 403])).random_raw(len(rows.y))
         self._sample = np.sort(np.argsort(bits, kind="stable")[:SAMPLE])
         w = rows.w[self._sample]
         self._root = np.sqrt(w / w.sum())[:, None]
         y = rows.y[self._sample]
-        y = y - w @ y / w.sum()
-        spread = np.sqrt(w @ y**2 / w.sum())
+        y = y - weighted_sum(w, y) / w.sum()
+        spread = np.sqrt(weighted_sum(w, y**2) / w.sum())
         # Outputs count alike, each in units of its own spread.
         self._y = self._root * y / np.where(spread > 0, spread, 1.0)
         self._n_targets = y.shape[1]

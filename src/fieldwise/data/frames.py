@@ -16,7 +16,7 @@ import polars as pl
 
 from ..errors import DataError, FieldwiseError, NoRows, SchemaError
 from .chunks import CHUNK_ROWS, UNREADABLE, Chunk
-from .values import number_text
+from .values import half_characters, number_text
 
 __all__ = ["FrameSource", "LazySource", "to_frame"]
 
@@ -97,7 +97,7 @@ def _pandas_column(name: str, column: Any) -> pl.Series:
         return _series(name, column.dt.tz_localize(None).to_numpy())
     if type(dtype).__name__ == "StringDtype":
         texts = column.to_numpy(dtype=object, na_value=None).tolist()
-        return pl.Series(name, texts, dtype=pl.String)
+        return _series(name, texts)
     missing = column.isna().to_numpy()
     if kind in "biuf":  # pandas' own nullable numbers
         filled = column.fillna(False if kind == "b" else 0).to_numpy()
@@ -117,6 +117,11 @@ def _is_missing(value: Any) -> bool:
 
 def _series(name: str, values: Any) -> pl.Series:
     """A column; a mixture of types becomes text."""
+    with half_characters(name):
+        return _column(name, values)
+
+
+def _column(name: str, values: Any) -> pl.Series:
     if isinstance(values, np.ma.MaskedArray):
         masked = pl.Series(np.ma.getmaskarray(values))
         return _series(name, values.data).set(masked, None)

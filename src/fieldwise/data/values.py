@@ -6,6 +6,9 @@ whole-number field are all "7", True and "TRUE" of a boolean field are "true".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import polars as pl
 
@@ -13,10 +16,30 @@ from ..errors import DataError
 from .chunks import Chunk
 from .schema import Field
 
-__all__ = ["as_text", "field_keys", "linear_numbers", "number_text", "numbers_of"]
+__all__ = [
+    "as_text",
+    "field_keys",
+    "half_characters",
+    "linear_numbers",
+    "number_text",
+    "numbers_of",
+]
 
 NO_NUMBER = ("nan", "NaN", "NAN", "")  # text that is missing rather than wrong in a numeric column
 LARGEST_LINEAR = 1e150  # its square is still finite
+
+
+@contextmanager
+def half_characters(name: str) -> Iterator[None]:
+    """Say what text that is no Unicode means: a surrogate without its other half."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        half = error.object[error.start : error.end]
+        raise DataError(
+            f"column {name!r} holds text with half a character, {half!r}, which no file can keep; "
+            "mend the text"
+        ) from error
 
 
 def as_text(column: pl.Series) -> pl.Series:
@@ -34,8 +57,11 @@ def as_text(column: pl.Series) -> pl.Series:
     elif dtype.is_decimal():
         return number_text(column.cast(pl.Float64))
     elif isinstance(dtype, pl.Datetime):
+        _check_years(column)
         return column.dt.to_string("%Y-%m-%dT%H:%M:%S%.f")
     elif dtype in (pl.Date, pl.Time):
+        if dtype == pl.Date:
+            _check_years(column)
         return column.dt.to_string("iso")
     elif isinstance(dtype, pl.Duration):
         return column.dt.total_microseconds().cast(pl.String)
@@ -43,6 +69,26 @@ def as_text(column: pl.Series) -> pl.Series:
         return column.cast(pl.String)
     except pl.exceptions.PolarsError as error:
         raise DataError(f"column {column.name!r} ({dtype}) cannot be read as text") from error
+
+
+FIRST, LAST = -719_162, 2_932_896  # days from 1970 to 0001-01-01 and 9999-12-31
+A_DAY = {"ms": 86_400_000, "us": 86_400_000_000}
+
+
+def _check_years(column: pl.Series) -> None:
+    """Refuse times that no year of four digits has: their parts are read off the text, and far
+    enough out polars panics."""
+    unit = getattr(column.dtype, "time_unit", None)
+    if unit == "ns":  # which reach from 1677 to 2262
+        return
+    days = column.to_physical().cast(pl.Int64) // A_DAY.get(unit, 1)
+    low, high = days.min(), days.max()
+    if low is not None and (low < FIRST or high > LAST):
+        row = int(((days < FIRST) | (days > LAST)).arg_true()[0])
+        raise DataError(
+            f"column {column.name!r} holds a time outside the years 1 to 9999 (value {row + 1:,} "
+            f"read); make it null or mend it"
+        )
 
 
 def _as_number(column: pl.Series) -> np.ndarray:

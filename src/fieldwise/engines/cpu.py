@@ -12,9 +12,9 @@ from typing import Any
 
 import numba
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from .. import maths
+from ..blas import one_blas_thread
 from ..errors import SettingError
 from ..layout import Layout
 from ..losses import LOSSES
@@ -248,7 +248,7 @@ class CpuEngine:
             _kernels.add_rows(self._table, slopes, low, rows[mine], g[mine], self.decay)
             _kernels.apply_block(self._table, self._state, slopes, low, rate)
 
-        with ThreadpoolController().limit(limits=1, user_api="blas"):
+        with one_blas_thread():
             slopes_of.measure(self.n_threads)
             with ThreadPoolExecutor(self.n_threads) as pool:
                 list(pool.map(work, range(len(edges) - 1)))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..blas import weighted_sum
 from ..errors import DataError
 from ..layout import Layout
 from ..metrics import equal_parts
@@ -51,11 +52,13 @@ def reliability(p: np.ndarray, y: np.ndarray, w: np.ndarray, n_bins: int) -> lis
     for k in np.unique(part):
         mine = part == k
         total = float(w[mine].sum())
-        mean = float(w[mine] @ y[mine]) / total
-        spread = float(w[mine] @ (y[mine] - mean) ** 2) / total
-        n = total**2 / float(w[mine] @ w[mine])  # rows of equal weight that would tell as much
+        mean = float(weighted_sum(w[mine], y[mine])) / total
+        spread = float(weighted_sum(w[mine], (y[mine] - mean) ** 2)) / total
+        n = total**2 / float(
+            weighted_sum(w[mine], w[mine])
+        )  # rows of equal weight that would tell as much
         low, high = _wilson(mean, n) if is_share else _normal(mean, spread, n)
-        predicted = float(w[mine] @ p[mine]) / total
+        predicted = float(weighted_sum(w[mine], p[mine])) / total
         about = {"predicted": predicted, "observed": mean, "low": low, "high": high}
         about |= {"count": int(np.count_nonzero(mine)), "share": total / float(w.sum())}
         out.append(about)
@@ -96,7 +99,7 @@ class Judge:
         """codes (n, S), wide (n, S) values or None; the prediction, outcome, weight and loss of
         rows, (n,)"""
         self._parts.append((p, y, w))
-        self._loss += float(w @ loss)
+        self._loss += float(weighted_sum(w, loss))
         layout = self._layout
         ones = (w > 0).astype(float)
         terms = (ones, w, w**2, w * p, w * y, w * loss, w * loss**2)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from ..blas import one_blas_thread, weighted_sum
 from ..data.chunks import Chunk
 from ..data.schema import Schema
 from ..data.shuffle import wide_values
@@ -107,6 +108,7 @@ class Learned:
         """The number of an output; the last, which of two classes is the second, unless named."""
         return output_number(self.outputs, name)
 
+    @one_blas_thread()
     def fields(self, output: str | None = None) -> FieldImportance:
         o = self.output(output)
         found = field_importance(self.explainer, self.schema.names, o, self.outputs[o])
@@ -277,7 +279,9 @@ class Learned:
         for j, name in enumerate(self.schema.names):
             own = self.layout.own(j)
             if j != i:
-                square = self.explainer.marginals.square[own] @ gap[own].astype(np.float64) ** 2
+                square = weighted_sum(
+                    self.explainer.marginals.square[own], gap[own].astype(np.float64) ** 2
+                )
                 found.append((name, float(np.sqrt(square))))
         return sorted(found, key=lambda pair: -pair[1])
 
@@ -336,6 +340,10 @@ def output_names(schema: Schema, objective: Objective) -> list[str]:
 def _entry(words: FieldVocabulary, value: Any) -> tuple[int, int] | None:
     """The code of a value as it stands in the vocabulary or in a table, and how often it was seen;
     None if it never was."""
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:  # half a character: no table could have held it
+        return None
     name = pl.col("category")
     found = words.entries.filter(name.is_null() if value is None else name == str(value))
     if len(found):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import maths
+from ..blas import weighted_sum
 from ..errors import MissingExtra, SettingError
 from ..layout import Layout
 
@@ -82,7 +83,7 @@ class RowExplainer:
             for part in maths.pieces(own):
                 self.worth[part] = rows[part] @ slopes
             self.worth[layout.n_rows + i] = rows[layout.n_rows + i] @ slopes
-            self.middle[i] = marginals.weight[own] @ self.worth[own]
+            self.middle[i] = weighted_sum(marginals.weight[own], self.worth[own])
 
     def __call__(
         self, codes: np.ndarray, wide: np.ndarray | None, *, pairs: bool = False
