@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Benchmarks that are one run of the module of that name.
-BENCHES := $(addprefix bench-,data cpu accuracy tasks components baselines explain bound serve update scale)
+BENCHES := $(addprefix bench-,data cpu accuracy tasks components baselines explain bound serve update scale sameness)
 
 .PHONY: setup demo test test-all faults lint types bench bench-load bench-compare bench-presets audit docs release-check fuzz clean $(BENCHES)
 

@@ -24,8 +24,7 @@ from fieldwise import (
     maths,
 )
 from fieldwise.compress import compress
-from fieldwise.crosses.evidence import Evidence
-from fieldwise.crosses.evidence import Rows as Known
+from fieldwise.crosses.evidence import Evidence, Observed
 from fieldwise.engines.cpu import score
 from fieldwise.explain.rows import Marginals, RowExplainer
 from fieldwise.export import export
@@ -339,7 +338,7 @@ def test_sums_over_rows_forget_the_threads_of_blas() -> None:
     random = np.random.default_rng(0)
     n = 40_000
     codes = random.integers(0, 9, (n, 2)).astype(np.int32)
-    rows = Known.of(codes, random.normal(size=(n, 1)), random.lognormal(0, 2, (n, 1)))
+    rows = Observed.of(codes, random.normal(size=(n, 1)), random.lognormal(0, 2, (n, 1)))
     layout = Layout((300_000, 3), (1, 1))
     table = random.normal(size=(layout.n_rows, layout.width)).astype(np.float32)
     counts, seen = random.integers(1, 99, layout.n_rows), set()

@@ -81,13 +81,11 @@ def _check_years(column: pl.Series) -> None:
     unit = getattr(column.dtype, "time_unit", None)
     if unit == "ns":  # which reach from 1677 to 2262
         return
-    days = column.to_physical().cast(pl.Int64) // A_DAY.get(unit, 1)
-    low, high = days.min(), days.max()
-    if low is not None and (low < FIRST or high > LAST):
-        row = int(((days < FIRST) | (days > LAST)).arg_true()[0])
+    days = column.to_physical().cast(pl.Int64) // (A_DAY[unit] if unit else 1)
+    if not days.is_between(FIRST, LAST).all():  # of a missing one it says nothing
         raise DataError(
-            f"column {column.name!r} holds a time outside the years 1 to 9999 (value {row + 1:,} "
-            f"read); make it null or mend it"
+            f"column {column.name!r} holds a time outside the years 1 to 9999; make it null or "
+            "mend it"
         )
 
 
