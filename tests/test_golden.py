@@ -144,7 +144,7 @@ def test_a_newer_format_is_refused(name: str, what: str, tmp_path: Path) -> None
             Store(tmp_path / "new")
         else:
             running = Running(checkpoint=tmp_path / "new", resume=True, device="cpu", show=False)
-            fit_store(Store(GOLDEN / "store-1"), running=running, rank=2)
+            fit_store(Store(GOLDEN / "store-1"), running=running, settings=SETTINGS, rank=2)
 
 
 def test_golden_files_are_never_made_anew(tmp_path: Path) -> None:
