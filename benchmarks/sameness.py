@@ -57,7 +57,7 @@ def another_processor(n: int) -> dict[str, Any]:
 def main() -> None:
     n = int(sys.argv[1]) if len(sys.argv) > 1 else N_ROWS
     figures = {"same_bits": same_bits(n), "another_processor": another_processor(min(n, 4000))}
-    print(save("sameness", "make bench-sameness", figures))
+    print(save("sameness", f"python -m benchmarks.sameness {n}", figures))
 
 
 if __name__ == "__main__":
