@@ -45,8 +45,9 @@ def ask(url: str, body: Any = None, seconds: float = 60) -> Any:
         try:
             with urllib.request.urlopen(asked, timeout=10) as answer:
                 return json.load(answer)
-        except (urllib.error.URLError, ConnectionError):
-            if time.monotonic() > end:
+        except (urllib.error.URLError, ConnectionError) as error:
+            is_refusal = isinstance(error, urllib.error.HTTPError) and error.code < 500
+            if is_refusal or time.monotonic() > end:
                 raise
             time.sleep(0.1)
 

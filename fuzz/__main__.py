@@ -182,6 +182,9 @@ def record() -> None:
     seconds = round(sum(f["seconds"] for f in figures.values()), 1)
     path = save("fuzz", "make fuzz", {"inputs": total, "seconds": seconds, "targets": figures})
     print(path, f"{total:,} inputs")
+    failed = [name for name, f in figures.items() if f["findings"] or f["fatal"]]
+    if failed:
+        sys.exit(f"there are findings of {', '.join(failed)}: see {WORK / 'findings'}")
 
 
 def show(name: str, file: str) -> None:

@@ -294,7 +294,7 @@ def test_a_network_is_cut_in_two(undisturbed, tmp_path):
         except OSError as error:
             pytest.skip(f"no network namespaces can be made here: {error}")
         where = {"hosts": hosts, "MASTER_ADDR": address}
-        given = {"cases": [{**case, "silent": 5}], "wait": [1, 30, str(mark)]}
+        given = {"cases": [{**case, "silent": 15}], "wait": [1, 30, str(mark)]}
         processes = started(2, given, **where)
         while not mark.exists():
             assert all(process.poll() is None for process in processes), "a worker ended early"

@@ -47,9 +47,6 @@ if how:
         return step(engine, *data)
 
     ShardedEngine._forward = watched
-if len(given["cases"]) > 1:
-    import torch.distributed
-    torch.distributed.init_process_group("gloo")
 for case in given["cases"]:
     about = {name: case.pop(name) for name in ("resume", "device") if name in case}
     if "logs" in case:

@@ -51,9 +51,9 @@ def disk_errors(path: Path) -> Iterator[None]:
                 "nothing was kept. Free space or write elsewhere"
             ) from error
         why = error.strerror or error
-        if error.errno == errno.ENOENT:
+        if error.errno == errno.ENOENT and not path.parent.exists():
             why = f"there is no folder {path.parent}; make it first"
-        elif error.errno in (errno.ENOTDIR, errno.EEXIST):
+        elif error.errno in (errno.ENOTDIR, errno.EEXIST) and _existing(path).is_file():
             why = f"{_existing(path)} is a file"
         raise StoreError(f"cannot write to {path}: {why}") from error
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -41,6 +43,7 @@ __all__ = [
 ]
 
 SAVING = "saving"
+LOOKED_AT = 1 << 20  # bytes at either end of a file that tell it from another
 
 # The paper's settings; preprocessing comes with the formats.
 PAPER: dict[str, dict[str, Any]] = {
@@ -237,7 +240,12 @@ def save_result(model: FieldwiseModel, out: Path, *, overwrite: bool) -> None:
         with disk_errors(mark):
             mark.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(mark, b"")
-    model.save(out, overwrite=overwrite)
+    try:
+        model.save(out, overwrite=overwrite)
+    except BaseException:  # what is found there later may be somebody else's
+        if not out.exists():
+            (work_folder(out) / SAVING).unlink(missing_ok=True)
+        raise
 
 
 def is_saved(out: Path, running: Running, *, overwrite: bool) -> bool:
@@ -311,12 +319,26 @@ def _told(data: Any, reading: Mapping[str, Any]) -> bytes | None:
 
     if isinstance(data, (str, Path)) or is_paths(data):
         try:
-            table: Any = [[path.name, path.stat().st_size] for path in paths_of(data)]
+            table: Any = [_about(path) for path in paths_of(data)]
         except (DataError, OSError):
             return None
     else:
         table = list(getattr(data, "shape", ()))
-    return json.dumps([table, reading], sort_keys=True, default=str).encode()
+    return json.dumps([table, reading], sort_keys=True, default=_plain).encode()
+
+
+def _about(path: Path) -> list[Any]:
+    """The name of a file, its size, and a checksum of its beginning and end."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        begin = file.read(LOOKED_AT)
+        file.seek(max(0, size - LOOKED_AT))
+        return [path.name, size, zlib.crc32(begin + file.read(LOOKED_AT))]
+
+
+def _plain(thing: Any) -> Any:
+    """As JSON has it; a set in one order in all processes."""
+    return sorted(map(str, thing)) if isinstance(thing, (set, frozenset)) else str(thing)
 
 
 def _usual_count(reading: Mapping[str, Any]) -> int:

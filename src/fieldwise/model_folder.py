@@ -173,12 +173,13 @@ def _read_files(path: Path) -> dict[str, Any]:
         sizes = (tuple(body["sizes"]), tuple(body["ranks"]), objective.n_outputs)
         layout = Layout(*sizes, tuple(body["slots"]), body["component"])
         content = (path / WORDS).read_bytes()
-        vocabulary = Vocabulary.from_bytes(schema, content)
         if "crossing" in body:
             from .crosses.vocabulary import CrossedVocabulary
 
             crosses = (path / CROSSES).read_bytes()
             vocabulary = CrossedVocabulary.loaded(schema, content, crosses, body["crossing"])
+        else:
+            vocabulary = Vocabulary.from_bytes(schema, content)
         boosted = None
         if BOOSTED in body["checksums"]:
             boosted = Boosted.from_json((path / BOOSTED).read_text())

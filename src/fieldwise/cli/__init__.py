@@ -95,10 +95,14 @@ def _short_of_memory(error: MemoryError) -> str:
     return f"there is not enough memory{about}. What was there before is as it was"
 
 
+def _warned(message: Warning | str, *_: object) -> str:
+    return f"warning: {message}\n"
+
+
 def main() -> None:
     """The entry point: a FieldwiseError is a message, not a traceback."""
-    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     before = signal.signal(signal.SIGTERM, _terminated)
+    form, warnings.formatwarning = warnings.formatwarning, _warned
     try:
         app()
     except FieldwiseError as error:
@@ -117,6 +121,7 @@ def main() -> None:
         sys.exit(2)
     finally:
         signal.signal(signal.SIGTERM, before)
+        warnings.formatwarning = form
 
 
 def _as_typed(message: str, arguments: list[str]) -> str:
@@ -127,6 +132,7 @@ def _as_typed(message: str, arguments: list[str]) -> str:
     options = {p.name: p.opts[0] for p in command.params if p.opts[0].startswith("--")}
     options |= {k: v for k, v in OTHER_NAMES.items() if v in options.values()}
     for name, option in options.items():
-        message = re.sub(rf"\b{name}=True\b", option, message)
-        message = re.sub(rf"(?<![\w-]){name}=(?!\[)", f"{option} ", message)
+        # A folder may be called seed=3.
+        message = re.sub(rf"(?<![\w./\\-]){name}=True\b(?![/\\])", option, message)
+        message = re.sub(rf"(?<![\w./\\-]){name}=(?!\[|\S*[/\\])", f"{option} ", message)
     return message

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
+import time
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -13,17 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingExtra, StoreError
-from ..files import (
-    disk_errors,
-    swept,
-    sync_files,
-    temporary_folder,
-    write_atomically,
-)
+from ..files import disk_errors, sync_files, write_atomically
 
 __all__ = ["cache_folder", "fetched", "is_remote", "is_there", "send"]
 
 HEADER = "header.json"
+ABANDONED_SECONDS = 86_400.0  # after which a copy that nobody fills any more is removed
 
 
 def is_remote(path: Any) -> bool:
@@ -105,15 +102,22 @@ def fetched(url: str) -> Path:
 def _make(folder: Path, fill: Callable[[Path], Any]) -> None:
     """A copy, which is whole or not there."""
     with disk_errors(folder):
-        swept(folder)
-        made = temporary_folder(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for left in folder.parent.glob(".*.tmp"):  # other machines may be filling theirs
+            if left.stat().st_mtime < time.time() - ABANDONED_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+        made = Path(tempfile.mkdtemp(".tmp", f".{folder.name}.", folder.parent))
         try:
-            made.mkdir(parents=True)
             fill(made)
             sync_files(made)
             _put(made, folder)
         finally:
             shutil.rmtree(made, ignore_errors=True)
+
+
+def _move_files(folder: Path, made: Path) -> None:
+    for file in folder.iterdir():
+        shutil.move(file, made / file.name)
 
 
 def _copy_of(url: str, header: bytes) -> Path:
@@ -142,4 +146,4 @@ def send(folder: Path, url: str) -> None:
         raise StoreError(f"{url} cannot be written: {error}") from error
     copy = _copy_of(url, header)
     if not copy.exists():
-        _make(copy, partial(shutil.copytree, folder, dirs_exist_ok=True))
+        _make(copy, partial(_move_files, folder))

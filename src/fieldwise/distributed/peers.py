@@ -7,6 +7,7 @@ import socket
 import struct
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -24,6 +25,9 @@ SILENT_SECONDS = 300.0  # without a word from another, after which it is taken f
 HEARTBEAT_SECONDS = 2.0
 INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 T = TypeVar("T")
+# Where this process has met others, and how many times: one run may follow another.
+_STORES: dict[tuple[str, int], Any] = {}
+_MEETINGS: Counter[tuple[str, int]] = Counter()
 
 
 def world() -> tuple[int, int] | None:
@@ -58,6 +62,7 @@ def joined(
     grid = Grid(rank, size, n_groups)
     is_mine = not dist.is_initialized()
     absent: list[int] = []
+    interface = os.environ.get("GLOO_SOCKET_IFNAME")
     try:
         try:
             _choose_interface()
@@ -74,6 +79,8 @@ def joined(
             ) from error
         yield peers
     finally:
+        if interface is None:
+            os.environ.pop("GLOO_SOCKET_IFNAME", None)
         if is_mine and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -85,16 +92,14 @@ def _meet(rank: int, size: int, connect: float, absent: list[int]) -> None:
 
     limit = timedelta(seconds=connect)
     is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by torchrun
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    hosted = dist.TCPStore(  # type: ignore[attr-defined]  # it is there
-        *(address, port),
-        is_master=rank == 0 and not is_hosted,
-        timeout=limit,
-        wait_for_workers=False,
-    )
-    # Workers that are started again would find what the dead ones have left there.
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if where not in _STORES:
+        _STORES[where] = dist.TCPStore(  # type: ignore[attr-defined]  # it is there
+            *where, is_master=rank == 0 and not is_hosted, timeout=limit, wait_for_workers=False
+        )
+    # Later runs, and workers that are started again, would find what the earlier have left there.
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = PrefixStore(f"fieldwise-{again}", hosted)
+    store = PrefixStore(f"fieldwise-{again}-{_MEETINGS[where]}", _STORES[where])
     store.set(f"here-{rank}", "")
     try:
         store.wait([f"here-{k}" for k in range(size)], limit)
@@ -103,6 +108,7 @@ def _meet(rank: int, size: int, connect: float, absent: list[int]) -> None:
         raise
     # gloo tries to connect five times for as long as it is given.
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit / 5)
+    _MEETINGS[where] += 1
 
 
 def _choose_interface() -> None:
