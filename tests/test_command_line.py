@@ -114,6 +114,7 @@ def test_bash_completes_commands_and_options(typed, wanted):
             "Did you mean 'numeric'?",
         ),
         ("train {t} --out {model} --target clicked", "set --overwrite or choose another name"),
+        ("train seed=3/x.csv --target y --out m", "error: seed=3/x.csv: no such file"),
         ("export {model} --to onx --out x", "--to 'onx' is not one of onnx, sql, python. Did"),
         ("train {model} --out m --target clicked", "is a model, not a table"),
         ("inspect {store}", "is a store, of codes; name the table it was made from"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -398,6 +400,27 @@ def test_a_store_on_another_file_system(tmp_path, far):
     assert model.settings["rows"] > 0
     train_table("memory://bucket/far", tmp_path / "m", rank=2)
     assert (tmp_path / "m").is_dir()
+
+
+def test_two_copies_of_a_store_at_once(tmp_path, far, monkeypatch):
+    """Two threads, or hosts that share a cache and the numbers of processes, copy it each."""
+    table = pl.DataFrame({"a": list("xyxz") * 50, "late": [0, 1] * 100})
+    store = encode(table, "memory://bucket/far", target="late")
+    shutil.rmtree(store.path)
+    get, both = type(far).get_file, threading.Barrier(2, timeout=60)
+    begun = set()
+
+    def slow(self, *names, **more):
+        if threading.get_ident() not in begun:
+            begun.add(threading.get_ident())
+            both.wait()  # each has a folder to fill
+        return get(self, *names, **more)
+
+    monkeypatch.setattr(type(far), "get_file", slow)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: Store("memory://bucket/far"), range(2)))
+    assert [one.n_rows for one in found] == [200, 200]
+    assert list((tmp_path / "cache" / "stores").iterdir()) == [store.path]
 
 
 def test_a_store_elsewhere_that_cannot_be_read(far):

@@ -173,6 +173,7 @@ def _read_files(path: Path) -> dict[str, Any]:
         sizes = (tuple(body["sizes"]), tuple(body["ranks"]), objective.n_outputs)
         layout = Layout(*sizes, tuple(body["slots"]), body["component"])
         content = (path / WORDS).read_bytes()
+        vocabulary: Any
         if "crossing" in body:
             from .crosses.vocabulary import CrossedVocabulary
 

@@ -95,7 +95,7 @@ def _short_of_memory(error: MemoryError) -> str:
     return f"there is not enough memory{about}. What was there before is as it was"
 
 
-def _warned(message: Warning | str, *_: object) -> str:
+def _warned(message: Any, *_: Any, **__: Any) -> str:
     return f"warning: {message}\n"
 
 
