@@ -9,8 +9,8 @@ import json
 import random
 import socket
 import struct
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -82,8 +82,15 @@ def calls_of(rows: list[dict[str, Any]], over: str, token: str) -> list[Call]:
 # Bad clients: each says what it was told ----------------------------------------------------------
 
 
-async def opened(server: Server) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection("127.0.0.1", server.port)
+@asynccontextmanager
+async def opened(
+    server: Server,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()  # closing would wait until all is sent
 
 
 async def told(reader: asyncio.StreamReader) -> int:
@@ -99,27 +106,23 @@ async def told(reader: asyncio.StreamReader) -> int:
 
 async def sent(server: Server, *pieces: bytes, pause: float = 0.0) -> int:
     """Pieces, with pauses, and what is told."""
-    reader, writer = await opened(server)
-    try:
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-            await asyncio.sleep(pause)
-        return await told(reader)
-    except OSError:
-        return 0
-    finally:
-        writer.close()
+    async with opened(server) as (reader, writer):
+        with suppress(OSError):
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(pause)
+            return await told(reader)
+    return 0
 
 
 async def gone(server: Server, request: bytes, wait: float) -> int:
     """Send and leave without a word."""
-    _, writer = await opened(server)
-    writer.write(request)
-    await asyncio.sleep(wait)
-    own: socket.socket = writer.get_extra_info("socket")
-    own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
+    async with opened(server) as (_, writer):
+        writer.write(request)
+        await asyncio.sleep(wait)
+        own: socket.socket = writer.get_extra_info("socket")
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return 0
 
 
@@ -147,26 +150,24 @@ async def a_slow_writer(server: Server, good: bytes) -> int:
 
 async def a_deaf_reader(server: Server, good: bytes) -> int:
     """Takes nothing of much, until it is cut off, or served late and has all of it at once."""
-    reader, writer = await opened(server)
-    with suppress(OSError):  # TimeoutError is one
-        writer.write(http("GET", "/openapi.json", token=server.token) * 1000)
-        await asyncio.sleep(server.seconds + 3)
-        while await asyncio.wait_for(reader.read(1 << 20), 2):
-            pass
-    writer.close()
+    async with opened(server) as (reader, writer):
+        with suppress(OSError):  # TimeoutError is one
+            writer.write(http("GET", "/openapi.json", token=server.token) * 1000)
+            await asyncio.sleep(server.seconds + 3)
+            while await asyncio.wait_for(reader.read(1 << 20), 2):
+                pass
     return 0
 
 
 async def a_slow_reader(server: Server, good: bytes) -> int:
     """Takes all of a little, slowly."""
-    reader, writer = await opened(server)
-    writer.write(http("GET", "/openapi.json", token=server.token))
     found = b""
-    with suppress(OSError):
-        while b"\r\n\r\n" not in found:
-            found += await reader.read(200)
-            await asyncio.sleep(0.01)
-    writer.close()
+    async with opened(server) as (reader, writer):
+        writer.write(http("GET", "/openapi.json", token=server.token))
+        with suppress(OSError):
+            while b"\r\n\r\n" not in found:
+                found += await reader.read(200)
+                await asyncio.sleep(0.01)
     return int(found[9:12] or 0)
 
 
@@ -243,30 +244,26 @@ async def a_silent_connection(server: Server, good: bytes) -> int:
 
 async def a_chatterer(server: Server, good: bytes) -> int:
     """Hundreds of requests over one connection, with empty lines between them."""
-    reader, writer = await opened(server)
     status = 0
-    with suppress(OSError):
-        for _ in range(200):
-            writer.write(b"\r\n" + http("GET", "/ready", token=server.token))
-            status = await told(reader)
-            if status != 200:
-                break
-    writer.close()
+    async with opened(server) as (reader, writer):
+        with suppress(OSError):
+            for _ in range(200):
+                writer.write(b"\r\n" + http("GET", "/ready", token=server.token))
+                status = await told(reader)
+                if status != 200:
+                    break
     return status
 
 
 async def a_pipeline(server: Server, good: bytes) -> int:
     """Forty requests at once, and then one that is none."""
-    reader, writer = await opened(server)
-    try:
-        writer.write(good * 40)
-        statuses = {await told(reader) for _ in range(40)}
-        writer.write(b"rubbish\r\n\r\n")
-        return await told(reader) if statuses == {200} else min(statuses)
-    except OSError:
-        return 0
-    finally:
-        writer.close()
+    async with opened(server) as (reader, writer):
+        with suppress(OSError):
+            writer.write(good * 40)
+            statuses = {await told(reader) for _ in range(40)}
+            writer.write(b"rubbish\r\n\r\n")
+            return await told(reader) if statuses == {200} else min(statuses)
+    return 0
 
 
 Mischief = Callable[[Server, bytes], Awaitable[int]]

@@ -49,7 +49,9 @@ class Plan(NamedTuple):
     seconds: float
     rate: float = 100.0  # good requests a second
     swap: float = 60.0
+    age: float = 54.0  # after a swap an answer may be of the model before
     breaks: int = 4  # every so many swaps the folder is broken first
+    notice: float = 10.0  # at most, until a broken folder is noticed
     kill: float = 420.0
     sample: float = 15.0
     timeout: float = 20.0
@@ -60,9 +62,16 @@ class Soak:
     """Everything that happens to a server, and what was seen of it."""
 
     def __init__(
-        self, server: Server, pid: int, folder: Path, versions: dict[str, Path], plan: Plan
+        self,
+        server: Server,
+        pid: int,
+        folder: Path,
+        log: Path,
+        versions: dict[str, Path],
+        plan: Plan,
     ) -> None:
         self._server, self._pid, self._folder, self._plan = server, pid, folder, plan
+        self._log = log
         self._versions = versions  # by id; the first is what is served at first
         self._known: dict[str, list[bytes]] = {}
         self._calls: list[Call] = []
@@ -175,7 +184,7 @@ class Soak:
             return
         lag = begun - done
         self.lags[len(self._put)] = max(self.lags.get(len(self._put), 0.0), lag)
-        if id != before or lag > 0.9 * self._plan.swap:
+        if id != before or lag > self._plan.age:
             self._is_wrong(f"{name}: an answer of {id}, {lag:.1f} s after {new} was put there")
 
     def _is_of_a_kill(self, begun: float, ended: float) -> bool:
@@ -194,11 +203,13 @@ class Soak:
             if not order:
                 order = random.sample(list(BAD), len(BAD))
             mischief, begun = order.pop(), time.monotonic()
+            left = self._end - begun  # some would wait for their time to be over
             name = mischief.__name__.replace("_", " ")
             try:
-                status = await asyncio.wait_for(mischief(self._server, row), longest)
+                status = await asyncio.wait_for(mischief(self._server, row), min(longest, left))
             except TimeoutError:
-                self._is_wrong(f"{name} was still held after {longest:.0f} s")
+                if left > longest:
+                    self._is_wrong(f"{name} was still held after {longest:.0f} s")
                 continue
             except OSError:
                 status = 0
@@ -212,14 +223,14 @@ class Soak:
     # What happens to the server -----------------------------------------------------------------
 
     async def _swap(self) -> None:
-        ids, n = list(self._versions), 0
-        while await self._slept(self._plan.swap):
-            n += 1
+        ids, n, wait = list(self._versions), 0, self._plan.swap / 4
+        while await self._slept(wait):
+            n, wait = n + 1, self._plan.swap
             if n % self._plan.breaks == 0:
                 broken = BROKEN[n // self._plan.breaks % len(BROKEN)]
                 await asyncio.to_thread(broken, self._folder)
                 self.ways[broken.__name__.strip("_").replace("_", " ")] += 1
-                await asyncio.sleep(self._plan.swap / 3)
+                await self._noticed()
             way = (_saved, _replace, _copied)[n % 3]
             id, begun = ids[n % len(ids)], time.monotonic()
             # From now on the new one may be served, and the old one still is.
@@ -227,6 +238,13 @@ class Soak:
             await asyncio.to_thread(way, self._versions[id], self._folder)
             self._put[-1] = (begun, time.monotonic(), id)
             self.ways[way.__name__.strip("_")] += 1
+
+    async def _noticed(self) -> None:
+        """A broken folder stays until a worker has refused it, and a while."""
+        before, begun = refusals_in(self._log), time.monotonic()
+        while time.monotonic() < begun + self._plan.notice and refusals_in(self._log) == before:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(self._plan.swap / 10)
 
     async def _kill(self) -> None:
         """The worker that is the youngest, but once the oldest, so that one lives through the
@@ -334,6 +352,10 @@ def _no_folder(folder: Path) -> None:
 BROKEN = (_a_header_of_zeros, _a_table_cut_short, _other_bytes, _no_vocabulary, _no_folder)
 
 
+def refusals_in(log: Path) -> int:
+    return log.read_bytes().count(b"a model is refused")
+
+
 # Processes ----------------------------------------------------------------------------------------
 
 
@@ -396,7 +418,7 @@ def fitted_slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
 
 @contextmanager
 def served(folder: Path, plan: Plan, log: Path) -> Iterator[tuple[Server, int]]:
-    """`fieldwise serve` with two workers, once it answers."""
+    """`fieldwise serve` with two workers, once it answers; its copies are beside the log."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -409,7 +431,7 @@ def served(folder: Path, plan: Plan, log: Path) -> Iterator[tuple[Server, int]]:
         "--max-body": 0.5,
     }
     said = [str(word) for pair in options.items() for word in pair]
-    environment = {**os.environ, "FIELDWISE_TOKEN": TOKEN}
+    environment = {**os.environ, "FIELDWISE_TOKEN": TOKEN, "TMPDIR": str(log.parent)}
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "fieldwise", "serve", str(folder), *said],
@@ -442,20 +464,19 @@ def soak(
     assert len(by_id) == len(versions), "versions are the same"
     _replace(versions[0], folder)
     with served(folder, plan, log) as (server, pid):
-        found = Soak(server, pid, folder, by_id, plan)
+        found = Soak(server, pid, folder, log, by_id, plan)
 
         async def whole() -> None:
             await found.learn(calls_of(rows, over, TOKEN), rows)
             await found.run()
 
         asyncio.run(whole())
-        spools = list(Path(tempfile.gettempdir()).glob("fieldwise-serve-*"))
-        copies = [copy.name for spool in spools for copy in spool.iterdir()]
+        copies = [copy.name for copy in workplace.glob("fieldwise-serve-*/*")]
     lines = log.read_text(errors="replace").splitlines()
     return {
         **found.figures(),
         "copies_kept": len([name for name in copies if name in by_id]),
-        "refusals_logged": sum("a model is refused" in line for line in lines),
+        "refusals_logged": refusals_in(log),
         "tracebacks_logged": sum("Traceback" in line for line in lines),
         "failures_logged": [line for line in lines if "failed" in line or "Error:" in line][:20],
     }

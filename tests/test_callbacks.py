@@ -20,8 +20,8 @@ from fieldwise import (
     TrainingError,
     callbacks,
 )
-from fieldwise.callbacks import Logger, MLflowLogger, TensorBoardLogger
-from fieldwise.errors import FieldwiseError
+from fieldwise.callbacks import Logger, MLflowLogger, TensorBoardLogger, Watch
+from fieldwise.errors import FieldwiseError, StoreError
 
 # What is deprecated inside of MLflow and TensorBoard is not ours.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -63,6 +63,34 @@ def test_a_logger_that_fails_at_the_end_does_not_lose_the_run():
 
     with pytest.warns(UserWarning, match="full"):
         assert fitted([Fails()]).model_.metrics["loss"] < 0.7
+
+
+def test_a_logger_that_cannot_save_the_model_does_not_lose_the_run(files, monkeypatch):
+    uri, client = files
+
+    def full(self, path, **options):
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(FieldwiseModel, "save", full)
+    with pytest.warns(UserWarning, match="MLflowLogger failed, the run goes on: StoreError"):
+        assert fitted([MLflowLogger(uri)]).model_.metrics["loss"] < 0.7
+    (found,) = runs(client)
+    assert found.info.status == "FAILED"
+
+
+def test_a_trial_that_is_pruned_ends_the_run_and_a_watch_fails_it():
+    optuna = pytest.importorskip("optuna")
+
+    def prunes(record):
+        raise optuna.TrialPruned
+
+    def breaks(record):
+        raise OSError("no such study")
+
+    with pytest.raises(optuna.TrialPruned):
+        fitted([prunes])
+    with pytest.raises(OSError, match="no such study"):
+        fitted([Watch(breaks)])
 
 
 def test_what_a_callback_writes_is_not_in_the_model(tmp_path):

@@ -8,6 +8,7 @@ import json
 import struct
 import subprocess
 import sys
+import tracemalloc
 import warnings
 import zlib
 from contextlib import suppress
@@ -25,7 +26,7 @@ from hypothesis import strategies as st
 from fieldwise import FieldwiseModel, Store, checkpoint
 from fieldwise.errors import FieldwiseError
 from fieldwise.files import sealed
-from fieldwise.serve.footer import parts_of
+from fieldwise.serve.footer import LARGEST, Part, parts_of
 from serving import clicks
 
 ROOT = Path(__file__).parents[1]
@@ -239,6 +240,59 @@ def test_a_parquet_footer_says_what_pyarrow_reads_of_it(options):
             sizes = column.num_values, column.total_uncompressed_size
             assert (part.num_values, part.total_uncompressed_size) == sizes
             assert part.deltas == {e for e in column.encodings if e.startswith("DELTA_")}
+
+
+# A row group with a column whose num_values is 3 and whose total_uncompressed_size is 10.
+BEFORE = bytes.fromhex("49 1C  19 1C  3C  29 15 00  36 06")
+WHOLE = BEFORE + bytes.fromhex("16 14  00 00 00 00")
+
+
+def footed(said):
+    return b"PAR1" + said + len(said).to_bytes(4, "little") + b"PAR1"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("05 0A 02", "field 5 is there twice"),  # of another kind, which pyarrow passes over
+        ("06 8A 80 08 02", "field 65541"),  # which C++ wraps to 5
+        ("06 00 02", "field 0"),
+        ("06 01 02", "field -1"),
+    ],
+)
+def test_a_footer_that_pyarrow_would_read_otherwise_is_refused(more, words):
+    assert parts_of(footed(WHOLE)) == [[Part(3, 10, frozenset())]]
+    altered = BEFORE + bytes.fromhex(more) + WHOLE[len(BEFORE) :]
+    with pytest.raises(ValueError, match=words):
+        parts_of(footed(altered))
+
+
+@pytest.mark.parametrize(
+    ("encodings", "words"),
+    [
+        ("29 13 0A", "of kind 3"),  # a byte to us, DELTA_BINARY_PACKED to pyarrow
+        ("29 15 8A 80 80 80 10", "more than 32 bits"),  # of which pyarrow takes the last
+    ],
+)
+def test_a_list_of_a_footer_says_the_same_to_pyarrow(encodings, words):
+    said = WHOLE.replace(bytes.fromhex("29 15 00"), bytes.fromhex(encodings))
+    with pytest.raises(ValueError, match=words):
+        parts_of(footed(said))
+
+
+def test_what_nobody_asks_of_a_footer_is_not_kept():
+    n = 500_000
+    size = bytes([n & 127 | 128, n >> 7 & 127 | 128, n >> 14])
+    structs = bytes.fromhex("09 28 FC") + size + bytes(n)  # a list of empty ones, field 20
+    body = footed(structs + bytes.fromhex("09 08") + WHOLE[1:])
+    tracemalloc.start()
+    try:
+        assert parts_of(body) == [[Part(3, 10, frozenset())]]
+        assert tracemalloc.get_traced_memory()[1] < 2 * n
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(ValueError, match="is the most"):
+        parts_of(footed(bytes(LARGEST + 1)))
 
 
 def test_every_folder_of_inputs_is_that_of_a_target():

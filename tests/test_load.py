@@ -12,14 +12,15 @@ def test_bad_clients_swaps_and_kills_cost_no_good_client_an_answer(tmp_path):
     models = fitted("plain"), fitted("plain", seed=1)
     versions = [model.save(tmp_path / str(k)) for k, model in enumerate(models)]
     plan = Plan(
-        seconds=14,
+        seconds=17,
         rate=40,
-        swap=4,
-        breaks=2,
+        swap=12,
+        age=10,  # beside other tests, as the next two
+        breaks=1,
+        notice=10,
         kill=9,
         sample=1,
-        # Beside other tests; what compiles a kernel takes longest.
-        timeout=8,
+        timeout=20,
         header_timeout=2,
     )
     place = tmp_path / "place"
@@ -28,8 +29,8 @@ def test_bad_clients_swaps_and_kills_cost_no_good_client_an_answer(tmp_path):
     assert found["wrong"] == []
     assert found["good_requests"] > 100
     assert found["good_by_kind"].get("cut by a kill", 0) <= 16  # clients
-    assert found["swaps"] >= 2
-    assert found["put_there"]["a table cut short"] >= 1
+    assert found["swaps"] >= 1
+    assert found["put_there"]["a table cut short"] == 1
     assert found["refusals_logged"] >= 1
     assert found["kills"] == 1
     assert len(found["bad_by_kind"]) > len(BAD) / 2

@@ -155,6 +155,12 @@ def test_slow_clients_are_let_go_and_others_are_served(two, path):
         assert server.ask("POST", "/predict", {"rows": rows})[0] == 200
         assert answered(silent).startswith(b"HTTP/1.1 408")
         assert answered(slow_head).startswith(b"HTTP/1.1 408")
+        rubbish = server.open()
+        rubbish.sendall(b"rubbish\r\n\r\n")
+        refused = answered(rubbish)
+        assert refused.startswith(b"HTTP/1.1 400")
+        assert b"\r\nx-content-type-options: nosniff\r\ncache-control: no-store\r\n" in refused
+        assert json.loads(refused.partition(b"\r\n\r\n")[2])["error"]
         said = answered(slow_body)
         assert said.startswith(b"HTTP/1.1 408")
         assert b"more than 1 seconds" in said

@@ -2,18 +2,20 @@
 settings and the model to where MLflow or TensorBoard show them.
 
 A callback is any function of a record; it stops the run by returning True. One that fails is a
-warning: nothing that only listens costs a run its work.
+warning: nothing that only listens costs a run its work. Only what is raised on purpose ends it.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +23,7 @@ from typing import Any, Protocol
 
 from .errors import FieldwiseError, MissingExtra
 
-__all__ = ["Callback", "Logger", "MLflowLogger", "TensorBoardLogger", "heard", "tell"]
+__all__ = ["Callback", "Logger", "MLflowLogger", "TensorBoardLogger", "Watch", "heard", "tell"]
 
 Callback = Callable[[dict[str, Any]], bool | None]
 
@@ -50,6 +52,16 @@ class Logger:
     def close(self, model: Model | None, folder: Path | None) -> None:
         """The run is over, with a model, which may be in a folder already, or without one."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A callback of our own, on which the run depends: its errors end it."""
+
+    callback: Callback
+
+    def __call__(self, record: dict[str, Any]) -> bool | None:
+        return self.callback(record)
 
 
 def tell(callbacks: Sequence[Callback], record: dict[str, Any]) -> bool:
@@ -82,17 +94,24 @@ def heard(callbacks: Sequence[Callback]) -> Iterator[Callable[..., None]]:
 
 @contextmanager
 def _harmless(callback: Any) -> Iterator[None]:
-    """Errors become warnings, but for our own, which are raised on purpose."""
+    """Errors become warnings, but for those that are raised on purpose."""
     try:
         yield
-    except FieldwiseError:
-        raise
     except Exception as error:
+        if _is_meant(callback, error):
+            raise
         name = getattr(callback, "__qualname__", type(callback).__name__)
         warnings.warn(
             f"callback {name} failed, the run goes on: {type(error).__name__}: {error}",
             stacklevel=2,
         )
+
+
+def _is_meant(callback: Any, error: Exception) -> bool:
+    if isinstance(callback, Logger):
+        return False  # it may save models, which fails in our own words
+    pruned = getattr(sys.modules.get("optuna.exceptions"), "TrialPruned", ())
+    return isinstance(callback, Watch) or isinstance(error, (FieldwiseError, pruned))
 
 
 class MLflowLogger(Logger):

@@ -159,6 +159,10 @@ class Patient(HttpToolsProtocol):
             self._end_clock.cancel()
             self._end_clock = None
 
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn's own answer to what is no request."""
+        self._refuse(b"400 Bad Request", msg.encode())
+
     def _refuse(self, status: bytes, why: bytes) -> None:
         self._stop_head_clock()
         if self.transport.is_closing():
@@ -166,6 +170,7 @@ class Patient(HttpToolsProtocol):
         body = b'{"error":"' + why + b'"}'
         self.transport.write(
             b"HTTP/1.1 " + status + b"\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            b"x-content-type-options: nosniff\r\ncache-control: no-store\r\n"
             b"content-length: " + str(len(body)).encode() + b"\r\n\r\n" + body
         )
         self.transport.close()
