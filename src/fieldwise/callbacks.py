@@ -1,29 +1,27 @@
 """What hears of a run while it goes: callbacks get every epoch's record, and loggers write it, the
 settings and the model to where MLflow or TensorBoard show them.
 
-A callback is any function of a record; it stops the run by returning True. One that fails is a
-warning: nothing that only listens costs a run its work. Only what is raised on purpose ends it.
+A callback is any function of a record; it stops the run by returning True, and what it raises ends
+it. A logger that fails is a warning: who only listens costs no run its work.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from .errors import FieldwiseError, MissingExtra
+from .errors import MissingExtra
 
-__all__ = ["Callback", "Logger", "MLflowLogger", "TensorBoardLogger", "Watch", "heard", "tell"]
+__all__ = ["Callback", "Logger", "MLflowLogger", "TensorBoardLogger", "heard", "tell"]
 
 Callback = Callable[[dict[str, Any]], bool | None]
 
@@ -54,21 +52,11 @@ class Logger:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class Watch:
-    """A callback of our own, on which the run depends: its errors end it."""
-
-    callback: Callback
-
-    def __call__(self, record: dict[str, Any]) -> bool | None:
-        return self.callback(record)
-
-
 def tell(callbacks: Sequence[Callback], record: dict[str, Any]) -> bool:
     """Tell all of them of an epoch; whether any of them stops the run."""
     stops = False
     for callback in callbacks:
-        with _harmless(callback):
+        with _harmless(callback) if isinstance(callback, Logger) else nullcontext():
             # A copy: what is written into it is not the history's.
             stops = bool(callback(dict(record))) or stops
     return stops
@@ -93,25 +81,15 @@ def heard(callbacks: Sequence[Callback]) -> Iterator[Callable[..., None]]:
 
 
 @contextmanager
-def _harmless(callback: Any) -> Iterator[None]:
-    """Errors become warnings, but for those that are raised on purpose."""
+def _harmless(logger: Logger) -> Iterator[None]:
+    """Errors become warnings."""
     try:
         yield
     except Exception as error:
-        if _is_meant(callback, error):
-            raise
-        name = getattr(callback, "__qualname__", type(callback).__name__)
         warnings.warn(
-            f"callback {name} failed, the run goes on: {type(error).__name__}: {error}",
+            f"{type(logger).__name__} failed, the run goes on: {type(error).__name__}: {error}",
             stacklevel=2,
         )
-
-
-def _is_meant(callback: Any, error: Exception) -> bool:
-    if isinstance(callback, Logger):
-        return False  # it may save models, which fails in our own words
-    pruned = getattr(sys.modules.get("optuna.exceptions"), "TrialPruned", ())
-    return isinstance(callback, Watch) or isinstance(error, (FieldwiseError, pruned))
 
 
 class MLflowLogger(Logger):

@@ -18,7 +18,6 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .callbacks import Watch
 from .data.store import Store
 from .errors import MissingExtra, SettingError, TrainingError
 from .files import write_atomically
@@ -265,7 +264,7 @@ def _work(
     def tried(settings: dict[str, Any], report: Report) -> float:
         rank = settings.pop("rank")
         training = TrainSettings(**settings, seed=seed)
-        run = replace(running, callbacks=[*running.callbacks, Watch(report)])
+        run = replace(running, callbacks=[*running.callbacks, report])
         options: dict[str, Any] = {"split": split, "validation": validation, "rank": rank}
         model = fit_store(opened, settings=training, running=run, **options)
         settings["rank"] = rank

@@ -18,7 +18,6 @@ import numpy as np
 
 from .. import maths
 from ..baselines.methods import METHODS, OURS, Method, chosen_methods
-from ..callbacks import Watch
 from ..data.shuffle import gathered
 from ..engines import host
 from ..errors import FieldwiseError, SettingError, TrainingError
@@ -343,7 +342,7 @@ class Work:
         is_long = self.parts.about["rows"]["training"] >= WORTH_SAVING
         return replace(
             self.running,
-            callbacks=[*self.running.callbacks, Watch(watch)],
+            callbacks=[*self.running.callbacks, watch],
             checkpoint=self.folder / "checkpoint" / name if is_long else None,
             resume=True,
         )

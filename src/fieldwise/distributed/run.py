@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
-from ..callbacks import Watch, heard, tell
+from ..callbacks import heard, tell
 from ..data.remote import is_remote
 from ..data.store import Store
 from ..engines import StepSettings
@@ -111,7 +111,7 @@ def _of_worker(running: Running, peers: TorchPeers) -> Running:
     return replace(
         running,
         n_jobs=jobs,
-        callbacks=(Watch(agreed),),
+        callbacks=(agreed,),
         show=running.show if peers.is_first else False,
         resume=running.resume or again,
         keeps_best=False,  # workers do not hear of a Ctrl-C at the same step
