@@ -307,7 +307,7 @@ def refused(*arguments: object) -> str:
 def test_what_cannot_be_served_is_an_error_at_once(path, tmp_path):
     assert "is not there" in refused(tmp_path / "nothing")
     assert "--workers" in refused(path, "--workers", 0)
-    assert "max_body=0" in refused(path, "--max-body", 0)
+    assert "--max-body 0" in refused(path, "--max-body", 0)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -20,7 +20,7 @@ from fieldwise.errors import SettingError
 def numbered(path, n) -> Store:
     with StoreWriter.create(path, {"codes": 1, "target": 1}) as writer:
         writer.write(codes=np.arange(n)[:, None], target=np.arange(n) * 2.0)
-        writer.finish(Schema(fields=(Field(name="row"),)), b"", [np.ones(1)])
+        writer.finish(Schema(fields=(Field(name="row"),)), b"", [np.ones(n)])
     return Store(path)
 
 

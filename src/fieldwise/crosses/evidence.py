@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from ..blas import weighted_sum
-from ..data.chunks import UNREADABLE
 from ..errors import ModelError
 
 __all__ = ["Evidence", "Fitted", "Observed", "draw_folds", "folded_totals"]
@@ -288,6 +287,8 @@ class Evidence:
         mean: np.ndarray | None = None,
     ) -> Evidence:
         import polars as pl
+
+        from ..data.chunks import UNREADABLE
 
         shrink = np.asarray(shrink, np.float64)
         try:
