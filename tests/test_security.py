@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import gzip
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +13,10 @@ import pytest
 from starlette.testclient import TestClient
 
 import fieldwise
+from fieldwise import FieldwiseModel, SettingError
 from fieldwise.serve import create_app
 from fieldwise.serve.gate import has_token
+from fieldwise.updating.versions import being_changed, publish, rollback
 
 SOURCE = Path(fieldwise.__file__).parent
 # Modules that run what they read, or start programs.
@@ -101,6 +105,39 @@ def test_loading_and_serving_unpickles_nothing_and_starts_nothing(kind, models):
     command = [sys.executable, "-W", "ignore", "-c", WATCHED, str(models[kind])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+UNPACKED = """
+import resource, sys
+from fieldwise import DataError, encode
+try:
+    encode(sys.argv[1], sys.argv[2], target="y")
+except DataError as error:
+    print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def test_a_small_archive_of_a_huge_row_is_refused_before_it_fills_memory(tmp_path):
+    """A gigabyte in a megabyte: reading ends at the longest row there may be."""
+    file, million = tmp_path / "bomb.csv.gz", gzip.compress(b"x" * (1 << 20))
+    file.write_bytes(gzip.compress(b"a,y\nb,0\n") + 1024 * million)
+    assert file.stat().st_size < 2 << 20
+    command = [sys.executable, "-W", "ignore", "-c", UNPACKED, str(file), str(tmp_path / "s")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    said, megabytes = done.stdout.splitlines()
+    assert "no end of a row within" in said
+    assert int(megabytes) < 900  # 616 where it was measured
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("name", ["../0001", "/etc", "0001/../0001", "\u00b2", "\x00"])
+def test_a_version_is_a_number(models, tmp_path, name):
+    path = shutil.copytree(models["plain"], tmp_path / "m")
+    with being_changed(path) as real:
+        publish(FieldwiseModel.load(real), real)
+    with pytest.raises(SettingError, match="has no version"):
+        rollback(path, to=name)
 
 
 @pytest.mark.parametrize("token", ["s3cret", "naïve 日本", "x" * 1000])

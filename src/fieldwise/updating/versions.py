@@ -195,7 +195,7 @@ def _is_in_use(path: Path, version: Path) -> bool:
 
 def _chosen(to: str, numbers: list[str], path: Path) -> str:
     for number in numbers:
-        if to.isdigit() and int(number) == int(to):
+        if to.isdecimal() and int(number) == int(to):
             return number
     raise SettingError(f"{path} has no version {to}; it has {', '.join(numbers)}")
 
