@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 import gzip
+import io
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 from starlette.testclient import TestClient
 
 import fieldwise
-from fieldwise import FieldwiseModel, SettingError
+from fieldwise import FieldwiseModel, SettingError, StoreError
+from fieldwise.data.vocabulary import Vocabulary
 from fieldwise.serve import create_app
 from fieldwise.serve.gate import has_token
 from fieldwise.updating.versions import being_changed, publish, rollback
@@ -129,6 +132,17 @@ def test_a_small_archive_of_a_huge_row_is_refused_before_it_fills_memory(tmp_pat
     assert "no end of a row within" in said
     assert int(megabytes) < 900  # 616 where it was measured
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_vocabulary_of_more_rows_than_its_size_can_hold_is_refused(models, tmp_path):
+    """Five million rows in some kilobytes; what they would take is never asked for."""
+    model = FieldwiseModel.load(models["plain"])
+    words = pl.read_parquet(models["plain"] / "vocabulary.parquet")
+    file = io.BytesIO()
+    words.head(1).select(pl.all().repeat_by(5_000_000).explode()).write_parquet(file)
+    assert len(file.getvalue()) < 50_000
+    with pytest.raises(StoreError, match=r"5,000,000 rows in .* bytes"):
+        Vocabulary.from_bytes(model.schema, file.getvalue())
 
 
 @pytest.mark.parametrize("name", ["../0001", "/etc", "0001/../0001", "\u00b2", "\x00"])

@@ -286,13 +286,12 @@ class Evidence:
         content: bytes,
         mean: np.ndarray | None = None,
     ) -> Evidence:
-        import polars as pl
 
-        from ..data.chunks import UNREADABLE
+        from ..data.chunks import UNREADABLE, unpacked
 
         shrink = np.asarray(shrink, np.float64)
         try:
-            frame = pl.read_parquet(io.BytesIO(content))
+            frame = unpacked(content)
             parts = {k[0]: v for k, v in frame.partition_by("cross", as_dict=True).items()}
             known = []
             for k, cross in enumerate(crosses):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import polars as pl
 
-__all__ = ["CHUNK_ROWS", "UNREADABLE", "Chunk", "Source", "ahead", "in_parallel"]
+__all__ = ["CHUNK_ROWS", "UNREADABLE", "Chunk", "Source", "ahead", "in_parallel", "unpacked"]
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -17,6 +18,17 @@ B = TypeVar("B")
 CHUNK_ROWS = 1 << 17
 # What polars raises over bytes that are no sound file; a panic of it is no Exception even.
 UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+
+# Ours have one a byte or fewer. What claims more is no vocabulary but a trap for memory.
+ROWS_A_BYTE = 64
+
+
+def unpacked(content: bytes) -> pl.DataFrame:
+    """A Parquet file of ours, read once its rows are known to fit its size."""
+    n_rows = pl.scan_parquet(io.BytesIO(content)).select(pl.len()).collect().item()
+    if n_rows > ROWS_A_BYTE * len(content):
+        raise ValueError(f"{n_rows:,} rows in {len(content):,} bytes")
+    return pl.read_parquet(io.BytesIO(content))
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import numpy as np
 import polars as pl
 
 from ..errors import DataError, SchemaError, StoreError
-from .chunks import UNREADABLE, Chunk
+from .chunks import UNREADABLE, Chunk, unpacked
 from .keys import Keys
 from .lists import check_lengths, flat_lists, slotted
 from .numbers import bin_labels, bin_of
@@ -355,9 +355,9 @@ class Vocabulary:
     @classmethod
     def from_bytes(cls, schema: Schema, content: bytes) -> Vocabulary:
         try:
-            frame = pl.read_parquet(io.BytesIO(content))
+            frame = unpacked(content)
             frame = frame.select("field", *(pl.col(k).cast(v) for k, v in ENTRIES.items()))
-        except UNREADABLE as error:
+        except (*UNREADABLE, ValueError) as error:
             raise StoreError(f"the vocabulary is damaged: {error}") from error
         parts = {
             k[0]: v.drop("field") for k, v in frame.partition_by("field", as_dict=True).items()
