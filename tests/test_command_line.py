@@ -115,6 +115,7 @@ def test_bash_completes_commands_and_options(typed, wanted):
         ),
         ("train {t} --out {model} --target clicked", "set --overwrite or choose another name"),
         ("train seed=3/x.csv --target y --out m", "error: seed=3/x.csv: no such file"),
+        ("train {open} --out m --target b", "or read without quotes (--no-quotes)"),
         ("export {model} --to onx --out x", "--to 'onx' is not one of onnx, sql, python. Did"),
         ("train {model} --out m --target clicked", "is a model, not a table"),
         ("inspect {store}", "is a store, of codes; name the table it was made from"),
@@ -129,7 +130,13 @@ def test_bash_completes_commands_and_options(typed, wanted):
 def test_mistakes_say_what_to_do(things, tmp_path, monkeypatch, typed, words):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    names = {"t": things / "t.csv", "store": things / "store", "model": things / "model"}
+    (things / "open.csv").write_text('a,b\n"x,1\n')
+    names = {
+        "open": things / "open.csv",
+        "t": things / "t.csv",
+        "store": things / "store",
+        "model": things / "model",
+    }
     _, errors = run(*typed.format(**names).split(), expect=2)
     assert words in errors
     assert not list(tmp_path.iterdir())

@@ -133,6 +133,7 @@ def _as_typed(message: str, arguments: list[str]) -> str:
     options |= {k: v for k, v in OTHER_NAMES.items() if v in options.values()}
     for name, option in options.items():
         # A folder may be called seed=3.
-        message = re.sub(rf"(?<![\w./\\-]){name}=True\b(?![/\\])", option, message)
+        flag = "False" if option.startswith("--no-") else "True"
+        message = re.sub(rf"(?<![\w./\\-]){name}={flag}\b(?![/\\])", option, message)
         message = re.sub(rf"(?<![\w./\\-]){name}=(?!\[|\S*[/\\])", f"{option} ", message)
     return message
