@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import socket
 import statistics
 import subprocess
@@ -94,7 +93,6 @@ def step_worker() -> None:
             "columns": engine.layout.width,
             "table_and_state_bytes": engine._table.nbytes + engine._state.nbytes,
             "resident_bytes": held,
-            "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         }
     print(json.dumps(out))
 

@@ -36,6 +36,7 @@ BY_HAND = {
     "data.store.StoreWriter._undo": "cut to the rows that the header counts",
     "data.provisional.Spool.write": "never read after the process that wrote it",
     "data.remote._put": "a whole folder gets its name",
+    "data.remote._move_files": "into a temporary folder, which is synced and then renamed",
     "updating.versions.being_changed": "a lock, which is empty",
     "updating.versions._kept": "a whole folder gets its name",
     "updating.versions._copy": "into a temporary folder, which is synced and then renamed",
