@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 import torch
 
+from browser import CHROMIUM
 from fieldwise import DataError, SettingError, encode
 from fieldwise.baselines import methods
 from fieldwise.baselines.methods import METHODS, PAPERS
@@ -110,6 +111,17 @@ def test_results_can_be_read_and_looked_at(done):
     assert "http" not in page.replace("https://www.w3.org", "")
     assert any("of 30 fits" in line for line in said)
     assert "FM (seed 1)" in "\n".join(said)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+@pytest.mark.parametrize(("width", "dark"), [(1100, False), (360, True)])
+def test_the_page_in_a_browser(browser, done, width, dark):
+    tab = browser.open(done[1] / "results.html", width=width, dark=dark, drawn=False)
+    tab.wait("document.readyState === 'complete'")
+    assert tab.evaluate("document.querySelectorAll('tbody tr').length") >= len(PAPERS)
+    assert tab.evaluate("[...document.images].every(i => i.naturalWidth > 0)")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert (tab.requests(), tab.complaints()) == ([], [])
 
 
 def test_the_same_call_again_takes_no_time_and_more_methods_are_added(done):

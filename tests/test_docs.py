@@ -242,7 +242,7 @@ def test_the_tasks_figures_are_the_results():
         f"four members takes {outputs['4 members']:.1f} times",
         f"two {outputs['2 members']:.1f} times",
         f"{some['as_they_are']['seconds']:.1f} s, and {some['aggregated']['seconds']:.1f} s with",
-        f"{some['times_training_seconds']:.0f} times as fast",
+        f"{some['times_training_seconds']:.1f} times as fast",
         f"to {abs(some['difference']):.0e}",
     ]
     for row in tasks["tables"].values():

@@ -286,6 +286,39 @@ def test_the_smallest_tables(tmp_path: Path) -> None:
             FieldwiseRegressor(preset=preset, **QUICK).fit(X.head(1), amounts(X)[:1])
 
 
+def test_two_thousand_fields(tmp_path: Path) -> None:
+    random = np.random.default_rng(4)
+    X = pl.DataFrame({f"c{j}": random.choice(["x", "y", "z"], N) for j in range(2000)})
+    y = (X["c7"] == "x").cast(int).to_numpy()
+    est = FieldwiseClassifier(**QUICK | {"epochs": 1}).fit(X, y)
+    shares = est.model_.importance()
+    assert len(shares) == 2000
+    assert max(shares, key=shares.__getitem__) == "c7"
+    loaded, few = FieldwiseModel.load(est.model_.save(tmp_path / "m")), X.head(3)
+    z = loaded.decision_function(few)
+    assert np.array_equal(z, est.decision_function(few))
+    said = loaded.explain(few)
+    np.testing.assert_allclose(said.shapley.sum(axis=1) + said.base, z, rtol=1e-5, atol=1e-4)
+
+
+def test_a_million_categories_of_one_field(tmp_path: Path) -> None:
+    n = 1_000_000
+    b = np.random.default_rng(5).choice(["p", "q"], n)
+    X = pl.DataFrame({"id": np.arange(n), "b": b})
+    y = (b == "p").astype(int)
+    est = FieldwiseClassifier(kinds={"id": "category"}, min_count=1, **QUICK | {"epochs": 1})
+    model = est.fit(X, y).model_
+    assert model.layout.sizes[0] >= n * 0.9
+    loaded, few = FieldwiseModel.load(model.save(tmp_path / "m")), X.tail(1000)
+    assert np.array_equal(loaded.decision_function(few), model.decision_function(few))
+    assert ((loaded.decision_function(few) > 0) == y[-1000:]).all()
+    unseen = few.with_columns(pl.col("id") + n)
+    with pytest.warns(UserWarning, match="id 100.00% of rows"):
+        z = loaded.decision_function(unseen)
+    assert ((z > 0) == y[-1000:]).all()
+    assert np.isfinite(loaded.explain(few.head(5)).shapley).all()
+
+
 # float32 against the truth ------------------------------------------------------------------------
 
 SPANS = [(-3, 0), (-18, 0), (-6, 6), (0, 9)]  # powers of ten of a table's entries

@@ -9,9 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ import pytest
 
 from commands import run
 from fieldwise import DataError, SettingError, StoreError, encode, synthetic
+from fieldwise.cli.signals import signals_heard
 from fieldwise.data.provisional import Reading
 from fieldwise.fitting import train_table
 from fieldwise.train import Running, TrainSettings
@@ -287,6 +290,27 @@ def started(folder: Path, *arguments: str, **options) -> subprocess.Popen:
     )
 
 
+KEPT_NOWHERE = """
+import os
+from numba.core.caching import CacheImpl
+CacheImpl._locator_classes = [c for c in CacheImpl._locator_classes if "UserProvided" in str(c)]
+import fieldwise.crosses._kernels, fieldwise.engines.cpu, fieldwise.explain._kernels, numba
+print(numba.config.CACHE_DIR, oct(os.stat(numba.config.CACHE_DIR).st_mode & 0o777))
+"""
+
+
+def test_nowhere_to_keep_compiled_code(tmp_path):
+    """As in a container without a home: it is compiled anew, and said so once."""
+    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
+    environment["TMPDIR"] = str(tmp_path)
+    command = [sys.executable, "-c", KEPT_NOWHERE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    folder, mode = done.stdout.split()
+    assert (Path(folder).parent, mode) == (tmp_path, "0o700")
+    assert done.stderr.count("UserWarning") == done.stderr.count("Set NUMBA_CACHE_DIR") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS does not hold to a limit of memory")
 def test_too_little_memory(tmp_path):
     """Of a table of parameters past the limit: one line, and nothing left behind."""
@@ -303,6 +327,54 @@ def test_too_little_memory(tmp_path):
     assert "error: there is not enough memory" in errors
     assert len(errors.strip().splitlines()) == 1
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer to hear it again by")
+def test_ctrl_c_leaves_no_lock_of_pythons_threads_taken():
+    """It comes where a lock was taken and nobody has noted that yet; it is heard inside."""
+
+    class Lock:
+        acquire = release = __exit__ = staticmethod(lambda *_: None)
+        __enter__ = partial(signal.raise_signal, signal.SIGINT)
+
+    inside = False
+    with signals_heard(), pytest.raises(KeyboardInterrupt), threading.Condition(Lock()):
+        inside = True
+        time.sleep(20)
+    assert inside
+
+
+WAITS = """
+import os, signal, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from fieldwise.cli.signals import signals_heard
+
+def tell():
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=tell).start()
+begun, slow = time.monotonic(), threading.Thread(target=time.sleep, args=[3], daemon=True)
+with signals_heard(), ThreadPoolExecutor(1) as pool:
+    try:
+        if sys.argv[1] == "result":
+            pool.submit(time.sleep, 3).result()
+        elif sys.argv[1] == "event":
+            threading.Event().wait(3)
+        else:
+            slow.start()
+            slow.join()
+    except KeyboardInterrupt:
+        assert time.monotonic() - begun < 2.5
+        print("heard")
+"""
+
+
+@pytest.mark.parametrize("what", ["result", "event", "join"])
+def test_ctrl_c_is_heard_while_python_waits(what):
+    command = [sys.executable, "-W", "ignore", "-c", WAITS, what]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

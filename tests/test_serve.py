@@ -863,6 +863,16 @@ def test_what_the_disk_is_to_blame_for_passes(tmp_path, model, monkeypatch):
     assert live.problem is None
 
 
+def test_a_file_of_holes_is_not_copied_until_the_disk_is_full(tmp_path, model):
+    live = LiveModel(model.save(tmp_path / "m"), tmp_path / "spool")
+    free = shutil.disk_usage(tmp_path).free
+    os.truncate(tmp_path / "m" / "table.safetensors", min(2 * free, (1 << 44) - 4096))
+    assert not any(live.look() for _ in range(2))
+    assert "more than is free" in live.problem
+    assert live.n_refusals == 1
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
 def test_a_link_that_leads_nowhere_is_no_file_of_the_model(tmp_path, model):
     path = model.save(tmp_path / "m")
     (path / "notes").symlink_to(tmp_path / "nowhere")

@@ -408,19 +408,34 @@ def test_two_copies_of_a_store_at_once(tmp_path, far, monkeypatch):
     store = encode(table, "memory://bucket/far", target="late")
     shutil.rmtree(store.path)
     get, both = type(far).get_file, threading.Barrier(2, timeout=60)
-    begun = set()
+    begun, one_at_a_time = set(), threading.Lock()  # files of memory have one position for all
 
     def slow(self, *names, **more):
         if threading.get_ident() not in begun:
             begun.add(threading.get_ident())
             both.wait()  # each has a folder to fill
-        return get(self, *names, **more)
+        with one_at_a_time:
+            return get(self, *names, **more)
 
     monkeypatch.setattr(type(far), "get_file", slow)
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda _: Store("memory://bucket/far"), range(2)))
     assert [one.n_rows for one in found] == [200, 200]
     assert list((tmp_path / "cache" / "stores").iterdir()) == [store.path]
+
+
+def test_a_copy_that_came_short_is_not_kept(far, monkeypatch):
+    store = encode({"a": list("xyxz") * 50, "late": [0, 1] * 100}, "memory://b/far", target="late")
+    shutil.rmtree(store.path)
+
+    def short(self, name, there, **_):
+        Path(there).write_bytes(self.cat_file(name)[:-1])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(far), "get_file", short)
+        with pytest.raises(StoreError, match=r"codes-1\.bin: 799 bytes of 800 came\. Try again"):
+            Store("memory://b/far")
+    assert Store("memory://b/far").n_rows == 200
 
 
 def test_a_store_elsewhere_that_cannot_be_read(far):

@@ -137,17 +137,17 @@ class Layout:
         """m"""
         return len(self.sizes)
 
-    @property
+    @cached_property
     def n_rows(self) -> int:
         """d"""
         return sum(self.sizes)
 
-    @property
+    @cached_property
     def n_columns(self) -> int:
         """R, the biases aside"""
         return self.n_outputs * sum(self.widths)
 
-    @property
+    @cached_property
     def widths(self) -> tuple[int, ...]:
         """Columns of every field's block: r_i of each kind."""
         return tuple(COMPONENTS[self.component] * r for r in self.ranks)
@@ -217,6 +217,13 @@ class Layout:
     def own(self, field: int) -> slice:
         """The rows of a field."""
         return slice(int(self.offsets[field]), int(self.offsets[field + 1]))
+
+    def cut(self, field: int, rows: slice) -> tuple[slice, slice, slice]:
+        """Of some rows those before a field's own, its own, and those after, counted from the
+        first of them."""
+        n = rows.stop - rows.start
+        first, last = np.clip(self.offsets[field : field + 2] - rows.start, 0, n).tolist()
+        return slice(0, first), slice(first, last), slice(last, n)
 
     def rows(self, codes: np.ndarray) -> np.ndarray:
         """codes (n, S) within fields -> rows (n, S) of the table; codes must not be negative"""

@@ -231,12 +231,11 @@ def _grams(table: np.ndarray, layout: Layout) -> list[np.ndarray]:
     m = layout.n_fields
     blocks = [layout.block(o, i) for o in range(layout.n_outputs) for i in range(m)]
     out = [np.zeros((t.stop - t.start, t.stop - t.start)) for t in blocks]
-    for j in range(m):
-        for part in pieces(layout.own(j)):
-            T = table[part, : layout.n_columns].astype(np.float64)
-            for k, t in enumerate(blocks):
-                if k % m != j:  # its own rows are V
-                    out[k] += T[:, t].T @ T[:, t]
+    for part in pieces(slice(0, layout.n_rows)):
+        T = table[part, : layout.n_columns].astype(np.float64)
+        for k, t in enumerate(blocks):
+            before, _, after = layout.cut(k % m, part)  # between them are rows of V
+            out[k] += T[before, t].T @ T[before, t] + T[after, t].T @ T[after, t]
     return out
 
 
@@ -513,10 +512,10 @@ def main_slopes(layout: Layout, mean: np.ndarray, i: int) -> np.ndarray:
     """g (R + K, K) with main_i = ~B_i g: in i's columns what the other fields bring on average, in
     another's columns what that field's own rows are on average, and 1 for the bias"""
     R = layout.n_columns
-    own = mean[layout.owner, np.arange(R)]
-    others = mean[:, :R].sum(axis=0) - mean[i, :R]
+    slopes, mine = mean[layout.owner, np.arange(R)], np.flatnonzero(layout.owner == i)
+    slopes[mine] = mean[:, mine].sum(axis=0) - mean[i, mine]
     out = np.zeros((layout.width, layout.n_outputs))
-    out[np.arange(R), layout.output] = np.where(layout.owner == i, others, own)
+    out[np.arange(R), layout.output] = slopes
     out[R:] = np.eye(layout.n_outputs)
     return out
 

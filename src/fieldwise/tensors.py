@@ -19,6 +19,7 @@ from .errors import ModelError
 __all__ = ["checksum", "mapped", "write_tensor", "write_tensors"]
 
 WRITE_ROWS = 1 << 14
+MOST_HEADER = 1 << 20  # ours have a few hundred bytes
 
 
 def checksum(file: Path) -> int:
@@ -60,7 +61,7 @@ def mapped(file: Path, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndar
     try:
         with file.open("rb") as content:
             (length,) = struct.unpack("<Q", content.read(8))
-            said = json.loads(content.read(min(length, size)))[name]
+            said = json.loads(content.read(min(length, MOST_HEADER)))[name]
         if said["dtype"] != kind or tuple(said["shape"]) != shape:
             held = f"{said['shape']} {said['dtype']}"
             raise ModelError(f"{file} holds {held}, expected {shape} {kind}")

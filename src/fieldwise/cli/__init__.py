@@ -6,9 +6,7 @@ imported before a command needs it.
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import sys
 import warnings
 from typing import Annotated, Any
@@ -28,6 +26,7 @@ from . import (
     tables,
     updating,
 )
+from .signals import UNDONE, signals_heard
 
 __all__ = ["app", "main"]
 
@@ -80,16 +79,6 @@ def _root(
     """
 
 
-UNDONE = "what was not finished is gone, or goes on with --resume where there is that option"
-
-
-def _terminated(*_: object) -> None:
-    """As Ctrl-C does: what is half done is tidied away. A second signal ends it at once."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.write(2, f"terminated; {UNDONE}\n".encode())
-    sys.exit(128 + signal.SIGTERM)
-
-
 def _short_of_memory(error: MemoryError) -> str:
     about = f": {error}" if str(error) else ""
     return f"there is not enough memory{about}. What was there before is as it was"
@@ -101,10 +90,10 @@ def _warned(message: Any, *_: Any, **__: Any) -> str:
 
 def main() -> None:
     """The entry point: a FieldwiseError is a message, not a traceback."""
-    before = signal.signal(signal.SIGTERM, _terminated)
     form, warnings.formatwarning = warnings.formatwarning, _warned
     try:
-        app()
+        with signals_heard():
+            app()
     except FieldwiseError as error:
         typer.echo(f"error: {_as_typed(str(error), sys.argv[1:])}", err=True)
         sys.exit(2)
@@ -120,7 +109,6 @@ def main() -> None:
         typer.echo(f"error: {error.filename or ''}: {error.strerror or error}", err=True)
         sys.exit(2)
     finally:
-        signal.signal(signal.SIGTERM, before)
         warnings.formatwarning = form
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from ..engines._numba import njit
 
 # Of shrinkage. With the most, evidence is in proportion to the sum of residuals: where rows of one
 # category differ more than others do (each click was sampled with non-clicks), that sum tells.

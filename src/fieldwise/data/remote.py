@@ -91,6 +91,10 @@ def fetched(url: str) -> Path:
         try:
             for name in _names(header, url):
                 system.get_file(f"{path}/{name}", str(made / name))
+                found, whole = (made / name).stat().st_size, system.size(f"{path}/{name}")
+                if whole not in (None, found):
+                    what = f"{found:,} bytes of {whole:,} came"
+                    raise StoreError(f"{url}/{name}: {what}. Try again; nothing was kept")
         except FileNotFoundError as error:
             raise StoreError(f"{url}: {error} is missing; encode the table again") from error
         write_atomically(made / HEADER, header)

@@ -16,8 +16,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit, prange
 
+from ._numba import njit, prange
 from ._vectors import (
     LINE,
     own_products,

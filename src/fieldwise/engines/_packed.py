@@ -10,9 +10,9 @@ those of `_vectors`: no float32 copy of the table is made.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange
 
 from ._kernels import _sum_rows
+from ._numba import njit, prange
 from ._vectors import own_products, prefetch
 
 LINE_BYTES, AHEAD = 64, 2  # lines of the next sample's rows that are asked for

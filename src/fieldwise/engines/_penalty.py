@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 
 import numpy as np
 
@@ -28,31 +27,30 @@ class Penalty:
         outputs, fields = range(layout.n_outputs), range(layout.n_fields)
         self._blocks = [(o, i, layout.block(o, i)) for o in outputs for i in fields]
 
-    def _moments(self, low: int, high: int) -> list[np.ndarray]:
-        """X^T X of every block's columns over some rows."""
-        rows = self._table[low:high]
-        out = []
-        for _, _, columns in self._blocks:
-            X = rows[:, columns]
-            out.append((X.T @ X).astype(np.float64))
-        return out
+    def _moments(self, rows: slice) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """X^T X of every block's columns, over those of some rows that are its field's own, and
+        over the others."""
+        own, others = [], []
+        for _, i, columns in self._blocks:
+            X = self._table[rows, columns]
+            before, mine, after = (_square(X[part]) for part in self._layout.cut(i, rows))
+            own.append(mine)
+            others.append(before + after)
+        return own, others
 
     def measure(self, n_threads: int) -> None:
         layout = self._layout
-        cuts = sorted({*range(0, layout.n_rows, PENALTY_ROWS), *layout.offsets.tolist()})
-        spans = list(pairwise(cuts))  # no span crosses two fields
+        edges = range(0, layout.n_rows, PENALTY_ROWS)
+        spans = [slice(low, min(low + PENALTY_ROWS, layout.n_rows)) for low in edges]
         with ThreadPoolExecutor(n_threads) as pool:
-            found = list(pool.map(lambda span: self._moments(*span), spans))
-        fields = np.searchsorted(layout.offsets, [low for low, _ in spans], side="right") - 1
+            found = list(pool.map(self._moments, spans))
         self._u, self._v, self._constant, self._bias = [], [], [], []
         for k, (o, i, columns) in enumerate(self._blocks):
-            everything = _ordered_sum([f[k] for f in found])
-            owned = [f[k] for f, owner in zip(found, fields, strict=True) if owner == i]
-            mine = _ordered_sum(owned)
+            mine = _ordered_sum([own[k] for own, _ in found])
+            G = _ordered_sum([others[k] for _, others in found])
             own = self._table[layout.own(i)]
             d = len(own)
             v = own[:, columns].mean(axis=0, dtype=np.float64)
-            G = everything - mine
             self._u.append(self._small(2 * (mine - d * np.outer(v, v) + np.outer(v, v))))
             self._v.append(self._small(2 * G))
             self._constant.append(self._small((2 / d - 2) * (v @ G)))
@@ -70,13 +68,16 @@ class Penalty:
         inside = max(0, min(high, layout.n_rows) - low)
         for k, (o, i, columns) in enumerate(self._blocks):
             out[:inside, columns] = rows[:inside, columns] @ self._u[k]
-            first = max(int(layout.offsets[i]) - low, 0)
-            last = min(int(layout.offsets[i + 1]) - low, inside)
-            if first < last:
-                own, b = slice(first, last), layout.n_columns + o
+            _, own, _ = layout.cut(i, slice(low, low + inside))
+            if own.start < own.stop:
+                b = layout.n_columns + o
                 out[own, columns] = rows[own, columns] @ self._v[k] + self._constant[k]
                 out[own, b] = np.float32(2 * self._weight) * rows[own, b] + self._bias[k]
         return out
+
+
+def _square(X: np.ndarray) -> np.ndarray:
+    return (X.T @ X).astype(np.float64)
 
 
 def _ordered_sum(parts: list[np.ndarray]) -> np.ndarray:

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, prange
 
+from ._numba import njit, prange
 from ._vectors import row_product
 
 

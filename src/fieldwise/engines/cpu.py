@@ -21,8 +21,8 @@ from ..losses import LOSSES
 from ..objective import COMBINE, Objective
 from ..packed import Packed
 from . import StepSettings, _kernels, _packed, _products
+from ._numba import POOL
 from ._penalty import PENALTY_ROWS, Penalty
-from ._pool import POOL
 from ._vectors import LINE
 
 __all__ = ["CpuEngine", "make", "products", "score", "table_rows"]

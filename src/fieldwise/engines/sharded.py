@@ -17,7 +17,7 @@ import numpy as np
 from ..layout import Layout
 from ..objective import Objective
 from . import StepSettings, _kernels
-from ._pool import POOL
+from ._numba import POOL
 from ._shards import Peers, held_columns, shard_layout, starting_columns
 from .cpu import CpuEngine, _part, score
 

@@ -93,7 +93,7 @@ class RowExplainer:
         codes (n, S), -1 for unseen; wide (n, S) values, or None. Safe to call from many threads:
         those that find the pool busy work by themselves.
         """
-        from ..engines._pool import POOL
+        from ..engines._numba import POOL
         from . import _kernels
 
         layout = self.layout

@@ -7,6 +7,7 @@ id and shared by all workers, which map the table of the same one.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -135,6 +136,7 @@ class LiveModel:
                 return None
             model = self._kept(id)
             if model is None:
+                self._check_room(names)
                 for name in names:
                     shutil.copyfile(self.path / name, copy / name)
                 model = FieldwiseModel.load(copy)
@@ -166,6 +168,15 @@ class LiveModel:
         except ModelError:
             shutil.rmtree(self._spool / id, ignore_errors=True)
             return None
+
+    def _check_room(self, names: Iterable[str]) -> None:
+        """A copy that cannot be made whole is not begun: a full disk is others' trouble too."""
+        needed = sum((self.path / name).stat().st_size for name in names)
+        if needed > shutil.disk_usage(self._spool).free:
+            raise ModelError(
+                f"a copy of {self.path} takes {needed >> 20:,} MiB, more than is free in "
+                f"{self._spool}. Free space, or set TMPDIR to another folder"
+            ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _check_sizes(self, names: Iterable[str], copy: Path) -> None:
         """Notice, without reading it, a file that was cut short while its header stayed."""

@@ -1,0 +1,41 @@
+"""Numba as our kernels take it: where compiled code is kept, and who may enter its threads.
+
+The pool is Numba's own, instead of OpenMP: no thread spins while it waits, which beside another
+busy process made a step twelve times slower, and a forked child may go on using it. Two threads
+that enter it at once end the process, so a parallel kernel, wherever it is, is called only while
+POOL is held.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+import threading
+import warnings
+
+import numba
+from numba import njit, prange
+
+__all__ = ["POOL", "njit", "prange"]
+
+
+def _somewhere_to_keep() -> None:
+    """Numba refuses to compile what it is to keep where it can write neither beside the source nor
+    to the user's cache, as in a container without a home."""
+    try:
+        njit(cache=True)(lambda: None)
+    except RuntimeError:
+        numba.config.CACHE_DIR = tempfile.mkdtemp(prefix="fieldwise-numba-")
+        atexit.register(shutil.rmtree, numba.config.CACHE_DIR, ignore_errors=True)
+        warnings.warn(
+            "compiled code can be kept neither beside the package nor in the user's cache, so each "
+            "process compiles anew, half a minute. Set NUMBA_CACHE_DIR to a folder of your own",
+            stacklevel=2,
+        )
+
+
+if numba.config.THREADING_LAYER == "default":
+    numba.config.THREADING_LAYER = "workqueue"
+_somewhere_to_keep()
+POOL = threading.Lock()
