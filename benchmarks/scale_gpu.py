@@ -1,6 +1,6 @@
 """Columns shared out between GPUs, as far as one GPU can show it. Needs torch, Triton and NumPy.
 
-    python -m benchmarks.scale_gpu          # prints JSON; benchmarks.scale keeps it in scale.json
+    python -m benchmarks.scale_gpu          # writes benchmarks/results/scale_gpu.json
 
 Two workers on one GPU give what one engine gives (over gloo: NCCL wants a GPU for each). Then every
 shard of Criteo's shape is timed alone, as it would run on a GPU of its own: steps recorded in a
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.record import save
 from fieldwise.data.planted import CRITEO_SIZES, Synthetic
 from fieldwise.distributed import joined, share_columns
 from fieldwise.engines import StepSettings, host, make_engine
@@ -136,5 +137,11 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["worker"]:
         worker()
     else:
-        found = {"two_workers_on_one_gpu": exactness(2), "one_worker": exactness(1)}
-        print(json.dumps({**found, "step": speed()}, indent=1))
+        found = {
+            "gpu": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "two_workers_on_one_gpu": exactness(2),
+            "one_worker": exactness(1),
+            "step": speed(),
+        }
+        print(save("scale_gpu", "python -m benchmarks.scale_gpu", found).read_text())

@@ -221,8 +221,8 @@ class Layout:
     def cut(self, field: int, rows: slice) -> tuple[slice, slice, slice]:
         """Of some rows those before a field's own, its own, and those after, counted from the
         first of them."""
-        n = rows.stop - rows.start
-        first, last = np.clip(self.offsets[field : field + 2] - rows.start, 0, n).tolist()
+        own, n = self.own(field), rows.stop - rows.start
+        first, last = (min(max(at - rows.start, 0), n) for at in (own.start, own.stop))
         return slice(0, first), slice(first, last), slice(last, n)
 
     def rows(self, codes: np.ndarray) -> np.ndarray:

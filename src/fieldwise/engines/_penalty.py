@@ -77,7 +77,8 @@ class Penalty:
 
 
 def _square(X: np.ndarray) -> np.ndarray:
-    return (X.T @ X).astype(np.float64)
+    """X^T X; most parts of a span are empty"""
+    return (X.T @ X).astype(np.float64) if len(X) else np.zeros((X.shape[1],) * 2)
 
 
 def _ordered_sum(parts: list[np.ndarray]) -> np.ndarray:
