@@ -17,7 +17,7 @@ import warnings
 import numba
 from numba import njit, prange
 
-__all__ = ["POOL", "njit", "prange"]
+__all__ = ["POOL", "njit", "prange", "threads"]
 
 
 def _somewhere_to_keep() -> None:
@@ -39,3 +39,9 @@ if numba.config.THREADING_LAYER == "default":
     numba.config.THREADING_LAYER = "workqueue"
 _somewhere_to_keep()
 POOL = threading.Lock()
+
+
+def threads(asked: int | None) -> int:
+    """As many as were asked for and there are; all for None and, as in scikit-learn, -1."""
+    most = int(numba.config.NUMBA_NUM_THREADS)
+    return min(asked, most) if asked and asked > 0 else most

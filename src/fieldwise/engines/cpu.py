@@ -21,7 +21,7 @@ from ..losses import LOSSES
 from ..objective import COMBINE, Objective
 from ..packed import Packed
 from . import StepSettings, _kernels, _packed, _products
-from ._numba import POOL
+from ._numba import POOL, threads
 from ._penalty import PENALTY_ROWS, Penalty
 from ._vectors import LINE
 
@@ -96,7 +96,7 @@ def score(
         kernels.score_serial(*common, by_field, valued)
     else:
         try:
-            n_threads = n_threads or numba.config.NUMBA_NUM_THREADS
+            n_threads = threads(n_threads)
             numba.set_num_threads(n_threads)
             kernels.score(*common, n_threads, by_field, valued)
         finally:
@@ -116,8 +116,8 @@ def products(table: np.ndarray, rows: slice, weights: np.ndarray, edges: np.ndar
         _products.products_serial(*common)
     else:
         try:
-            numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
-            _products.products(*common, numba.config.NUMBA_NUM_THREADS)
+            numba.set_num_threads(threads(None))
+            _products.products(*common, threads(None))
         finally:
             POOL.release()
     return out
@@ -147,8 +147,7 @@ class CpuEngine:
         self.offsets = np.zeros(layout.n_outputs) if offsets is None else offsets
         self.n_steps = 0
         self.totals = np.zeros(2)
-        cores = numba.config.NUMBA_NUM_THREADS
-        self.n_threads = min(n_jobs, cores) if n_jobs and n_jobs > 0 else cores
+        self.n_threads = threads(n_jobs)
         if settings.batch_size * layout.n_slots * padded(layout) < SMALL_STEP:
             self.n_threads = 1
         shape = (layout.n_rows + layout.n_fields, padded(layout))

@@ -114,6 +114,10 @@ class Running:
     show: bool | None = False  # None: where there is a terminal
     keeps_best: bool = True  # Ctrl-C ends training with the best so far; false: it is an error
 
+    def __post_init__(self) -> None:
+        if self.n_jobs is not None and self.n_jobs < 1:  # -1, as scikit-learn says all cores
+            object.__setattr__(self, "n_jobs", None)
+
 
 @dataclass
 class Fit:
