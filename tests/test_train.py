@@ -23,6 +23,7 @@ from fieldwise.train import (
     Running,
     TrainSettings,
     initialise,
+    search,
     train,
 )
 from fieldwise.train.search import _behind
@@ -236,6 +237,30 @@ def test_a_callback_ends_the_search_for_a_rate():
     )
     assert seen == [RATES[0]] * 2
     assert fit.was_stopped
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "callback"])
+@pytest.mark.parametrize("probe", [False, True])
+def test_a_stop_is_the_last_of_a_search_though_an_earlier_rate_was_better(monkeypatch, how, probe):
+    _, layout, counts, rows, valid = planted()
+    problem = Problem(layout=layout, rows=rows, counts=counts, validation=valid)
+    tried = []
+
+    def fitted(*about):
+        tried.append(about[1].learning_rate)
+        if len(tried) == 1:
+            return real(*about)
+        if how == "Ctrl-C":
+            raise KeyboardInterrupt
+        return replace(real(*about), was_stopped=True)
+
+    real = search.fitted
+    monkeypatch.setattr(search, "fitted", fitted)
+    settings = TrainSettings(epochs=2, batch_size=256)
+    fit = train(problem, settings, rates=(0.1, 1e-4), probe=probe)
+    assert tried == [0.1, 1e-4]
+    assert fit.was_stopped
+    assert fit.settings.learning_rate == 0.1
 
 
 def test_divergence_is_explained():

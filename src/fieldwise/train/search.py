@@ -42,6 +42,8 @@ def train(
         apart = running.checkpoint and running.checkpoint / "probe"
         quiet = replace(running, checkpoint=apart, callbacks=())
         best = _climb(problem, short, quiet, start, scale, rates or RATES)
+        if best.was_stopped:
+            return best
         settings = replace(settings, learning_rate=best.settings.learning_rate)
     if settings.learning_rate is None and problem.judge is not None:
         fit = _climb(problem, settings, running, start, scale, rates or RATES)
@@ -76,9 +78,9 @@ def _climb(
         except KeyboardInterrupt:
             if best is None or not running.keeps_best:
                 raise
-            return best
+            return replace(best, was_stopped=True)
         if best is not None and fit.metrics["loss"] >= best.metrics["loss"]:
-            return best
+            return replace(best, was_stopped=fit.was_stopped)
         best = fit
         if fit.was_stopped:
             break
