@@ -65,6 +65,7 @@ def test_ranks_are_capped_and_overridden():
         constant_ranks([3], -1)
     with pytest.raises(SettingError, match="base"):
         log_ranks([3], 1.0)
+    assert log_ranks([3], 1 + 1e-12) == (3,)  # at once
     with pytest.raises(SettingError, match="field 1"):
         Layout((2, 3), (1, -1))
     with pytest.raises(SettingError, match="0 outputs"):

@@ -44,9 +44,10 @@ def log_ranks(sizes: Sequence[int], base: float) -> tuple[int, ...]:
     ranks = []
     for d in sizes:
         rank = 0
-        while base**rank < d * (1 - 1e-12):  # the ceiling, without a logarithm's rounding
+        # The ceiling, without a logarithm's rounding.
+        while rank < d and base**rank < d * (1 - 1e-12):
             rank += 1
-        ranks.append(min(rank, d))
+        ranks.append(rank)
     return tuple(ranks)
 
 
