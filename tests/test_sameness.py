@@ -6,7 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from threadpoolctl import threadpool_info, threadpool_limits
 
+from fieldwise.blas import one_blas_thread
 from sameness import PLAIN_PROCESSOR, arrays_of, digest, elsewhere, epoch, files_of, threads
 
 # One of each way to learn; the others are made of the same parts.
@@ -22,6 +24,21 @@ def test_a_seed_gives_the_same_bits_in_every_process() -> None:
     assert len(here) > 5 * len(SOME)
     there = elsewhere(SOME, **threads(3, seed=7))
     assert {name for name in here if here[name] != there[name]} == set()
+
+
+def test_blas_has_one_thread_until_the_last_has_left() -> None:
+    def n_threads() -> set[int]:
+        return {info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        before = n_threads()
+        one, other = one_blas_thread(), one_blas_thread()
+        one.__enter__()
+        other.__enter__()
+        one.__exit__(None, None, None)
+        assert n_threads() == {1}
+        other.__exit__(None, None, None)
+        assert n_threads() == before != {1}
 
 
 def test_a_seed_gives_next_to_the_same_scores_on_another_processor(tmp_path: Path) -> None:

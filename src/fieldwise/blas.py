@@ -3,20 +3,35 @@ a seed must give again is computed by one of them, or by sums of our own."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
 __all__ = ["one_blas_thread", "weighted_sum"]
 
+# BLAS has one number of threads for the whole process: the first that enters sets it, and the last
+# that leaves gives it back.
+_LOCK, _LIMIT, _INSIDE = threading.Lock(), ExitStack(), set[object]()
+
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Also a decorator."""
-    with ThreadpoolController().limit(limits=1, user_api="blas"):
+    me = object()
+    with _LOCK:
+        if not _INSIDE:
+            _LIMIT.enter_context(ThreadpoolController().limit(limits=1, user_api="blas"))
+        _INSIDE.add(me)
+    try:
         yield
+    finally:
+        with _LOCK:
+            _INSIDE.discard(me)
+            if not _INSIDE:
+                _LIMIT.close()
 
 
 def weighted_sum(w: np.ndarray, y: np.ndarray) -> np.ndarray:
