@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numba
 import numpy as np
 import pytest
 
 from fieldwise.engines import StepSettings, make_engine
 from fieldwise.engines import cpu as cpu_module
+from fieldwise.engines._numba import pool
 from fieldwise.errors import SettingError
 from fieldwise.layout import Layout
 
@@ -119,11 +121,24 @@ def test_the_same_bits_for_any_number_of_threads(monkeypatch, block):
     for threads in (1, 2, 3, 5):
         (engine,) = engines(layout, settings, names=["cpu"], n_jobs=1)
         engine.n_threads = threads  # more than there are cores is fine for the kernels
-        monkeypatch.setattr(cpu_module.numba, "set_num_threads", lambda n: None)
         engine.run(codes, None, y, None)
         scores = engine.scores(codes, None)
         seen.add((engine.table.tobytes(), engine.state.tobytes(), scores.tobytes()))
     assert len(seen) == 1
+
+
+def test_a_callers_own_kernels_keep_their_threads():
+    before = numba.get_num_threads()
+    layout, codes, y, _ = case("odd width", n=900)
+    (engine,) = engines(layout, StepSettings(batch_size=128), names=["cpu"], n_jobs=1)
+    engine.run(codes, None, y, None)
+    with pool(1):
+        assert numba.get_num_threads() == 1
+        with pool() as n:  # busy: the work is done without it
+            assert n == 0
+    with pool(99) as n:
+        assert n == numba.config.NUMBA_NUM_THREADS
+    assert numba.get_num_threads() == before
 
 
 def test_running_in_pieces_is_the_same_as_at_once():

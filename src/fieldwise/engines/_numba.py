@@ -2,8 +2,8 @@
 
 The pool is Numba's own, instead of OpenMP: no thread spins while it waits, which beside another
 busy process made a step twelve times slower, and a forked child may go on using it. Two threads
-that enter it at once end the process, so a parallel kernel, wherever it is, is called only while
-POOL is held.
+that enter it at once end the process, so a parallel kernel, wherever it is, is called only within
+`pool`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import shutil
 import tempfile
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numba
 from numba import njit, prange
 
-__all__ = ["POOL", "njit", "prange", "threads"]
+__all__ = ["njit", "pool", "prange", "threads"]
 
 
 def _somewhere_to_keep() -> None:
@@ -38,10 +40,26 @@ def _somewhere_to_keep() -> None:
 if numba.config.THREADING_LAYER == "default":
     numba.config.THREADING_LAYER = "workqueue"
 _somewhere_to_keep()
-POOL = threading.Lock()
+_POOL = threading.Lock()
 
 
 def threads(asked: int | None) -> int:
     """As many as were asked for and there are; all for None and, as in scikit-learn, -1."""
     most = int(numba.config.NUMBA_NUM_THREADS)
     return min(asked, most) if asked and asked > 0 else most
+
+
+@contextmanager
+def pool(asked: int | None = None, *, wanted: bool = True, wait: bool = False) -> Iterator[int]:
+    """The number of threads for parallel kernels; 0 where the work is to be done without them, as
+    they are not wanted, or busy and one does not `wait`."""
+    if not wanted or not _POOL.acquire(blocking=wait):
+        yield 0
+        return
+    before = numba.get_num_threads()  # the caller's own kernels may have had fewer
+    try:
+        numba.set_num_threads(threads(asked))
+        yield threads(asked)
+    finally:
+        numba.set_num_threads(before)
+        _POOL.release()

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 
 from .. import maths
@@ -21,7 +20,7 @@ from ..losses import LOSSES
 from ..objective import COMBINE, Objective
 from ..packed import Packed
 from . import StepSettings, _kernels, _packed, _products
-from ._numba import POOL, threads
+from ._numba import pool, threads
 from ._penalty import PENALTY_ROWS, Penalty
 from ._vectors import LINE
 
@@ -92,15 +91,11 @@ def score(
     if isinstance(table, Packed):
         kernels, held = _packed, (table.entries, table.scale, table.bias)
     common = (held, rows, x, layout.starts, layout.slot_starts, offsets.astype(np.float32), out)
-    if len(rows) < SMALL or not POOL.acquire(blocking=False):
-        kernels.score_serial(*common, by_field, valued)
-    else:
-        try:
-            n_threads = threads(n_threads)
-            numba.set_num_threads(n_threads)
-            kernels.score(*common, n_threads, by_field, valued)
-        finally:
-            POOL.release()
+    with pool(n_threads, wanted=len(rows) >= SMALL) as n:
+        if n:
+            kernels.score(*common, n, by_field, valued)
+        else:
+            kernels.score_serial(*common, by_field, valued)
     return out.reshape(len(rows), layout.n_outputs, layout.n_fields) if by_field else out
 
 
@@ -112,14 +107,11 @@ def products(table: np.ndarray, rows: slice, weights: np.ndarray, edges: np.ndar
     """
     out = np.empty((rows.stop - rows.start, len(edges) - 1), np.float32)
     common = (table, rows.start, weights, edges, out)
-    if len(out) < SMALL or not POOL.acquire(blocking=False):
-        _products.products_serial(*common)
-    else:
-        try:
-            numba.set_num_threads(threads(None))
-            _products.products(*common, threads(None))
-        finally:
-            POOL.release()
+    with pool(wanted=len(out) >= SMALL) as n:
+        if n:
+            _products.products(*common, n)
+        else:
+            _products.products_serial(*common)
     return out
 
 
@@ -184,8 +176,7 @@ class CpuEngine:
     ) -> None:
         data, valued = self._data(codes, values, target, weight)
         n, first = len(codes), 0
-        with POOL:
-            numba.set_num_threads(self.n_threads)
+        with pool(self.n_threads, wait=True):
             while first < n:
                 n_plain = self.settings.until_due(self.n_steps) * self.settings.batch_size
                 last = min(first + max(n_plain, self.settings.batch_size), n)

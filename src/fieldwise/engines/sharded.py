@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numba
 import numpy as np
 
 from ..layout import Layout
 from ..objective import Objective
 from . import StepSettings, _kernels
-from ._numba import POOL
+from ._numba import pool
 from ._shards import Peers, held_columns, shard_layout, starting_columns
 from .cpu import CpuEngine, _part, score
 
@@ -63,8 +62,7 @@ class ShardedEngine(CpuEngine):
         data, valued = self._data(codes, values, target, weight)
         g, n_groups, size = self.peers.row_group, self.peers.n_row_groups, self.settings.batch_size
         found = np.zeros(2)
-        with POOL:
-            numba.set_num_threads(self.n_threads)
+        with pool(self.n_threads, wait=True):
             for first in range(0, len(codes), size):
                 n = min(size, len(codes) - first)
                 self._weights = data[3][first : first + n].sum(axis=0, dtype=np.float64)

@@ -93,7 +93,7 @@ class RowExplainer:
         codes (n, S), -1 for unseen; wide (n, S) values, or None. Safe to call from many threads:
         those that find the pool busy work by themselves.
         """
-        from ..engines._numba import POOL
+        from ..engines._numba import pool
         from . import _kernels
 
         layout = self.layout
@@ -103,16 +103,12 @@ class RowExplainer:
         x = np.zeros((1, 1), np.float32) if wide is None else wide.astype(np.float32)
         main, halves = np.empty((n, K, m)), np.empty((n, K, m))
         found = np.zeros((n, K, m, m) if pairs else (1, 1, 1, 1))
-        alone = n < SMALL or not POOL.acquire(blocking=False)
-        try:
+        with pool(wanted=n >= SMALL) as n_threads:
             _kernels.explain(
                 *(self.table, self.mean.astype(np.float32), at, x, wide is not None),
                 *(layout.starts, layout.slot_starts, K, self.worth, self.middle),
-                *(main, halves, found, pairs, alone),
+                *(main, halves, found, pairs, not n_threads),
             )
-        finally:
-            if not alone:
-                POOL.release()
         return main, main + halves, found
 
 
