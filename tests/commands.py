@@ -1,7 +1,9 @@
-"""The command line as a test calls it, in this process."""
+"""The command line as a test calls it, in this process; and a process that is no more."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from fieldwise.cli import main
 
-__all__ = ["run"]
+__all__ = ["dead_process", "run"]
 
 
 def run(*arguments: Any, expect: int = 0) -> tuple[str, str]:
@@ -26,3 +28,10 @@ def run(*arguments: Any, expect: int = 0) -> tuple[str, str]:
         main()
     assert (ended.value.code or 0) == expect, out.getvalue() + errors.getvalue()
     return out.getvalue(), errors.getvalue()
+
+
+def dead_process() -> int:
+    """Its number."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid

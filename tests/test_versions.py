@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from commands import run
+from commands import dead_process, run
 from fieldwise import FieldwiseClassifier, FieldwiseModel, ModelError, SettingError, files
 from fieldwise.files import put_back, replace_folder
 from fieldwise.model_folder import model_id
@@ -156,12 +156,6 @@ def test_a_model_that_is_gone_says_how_to_get_it_back(models, tmp_path):
         versions(tmp_path / "m")
     rollback(tmp_path / "m")
     assert same(tmp_path / "m", models[0])
-
-
-def dead_process() -> int:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
 
 
 def test_what_a_kill_left_between_two_renames_is_put_back(models, tmp_path):

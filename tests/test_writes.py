@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fieldwise
+from commands import dead_process
 from fieldwise.files import replace_folder, temporary_folder, write_atomically
 
 SOURCE = Path(fieldwise.__file__).parent
@@ -141,7 +142,7 @@ def recorded(monkeypatch) -> list[tuple[str, str]]:
 def test_a_file_is_synced_before_it_gets_its_name(tmp_path, monkeypatch) -> None:
     asked = recorded(monkeypatch)
     write_atomically(tmp_path / "f", b"content")
-    assert asked == [("fsync", ".f.tmp"), ("replace", "f"), ("fsync", tmp_path.name)]
+    assert asked == [("fsync", f".f.{os.getpid()}.tmp"), ("replace", "f"), ("fsync", tmp_path.name)]
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="names of open files need /proc")
@@ -167,6 +168,29 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path) -> None:
         write_atomically(tmp_path / "f", broken())
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
     assert (tmp_path / "f").read_bytes() == b"old"
+
+
+def test_two_processes_may_write_the_same_file(tmp_path, monkeypatch) -> None:
+    """The one that ends last is there, whole."""
+
+    def content() -> Iterator[bytes]:
+        yield b"one"
+        with monkeypatch.context() as other:
+            other.setattr(os, "getpid", os.getppid)
+            write_atomically(tmp_path / "f", b"another")
+        assert (tmp_path / "f").read_bytes() == b"another"
+        yield b" and one"
+
+    write_atomically(tmp_path / "f", content())
+    assert (tmp_path / "f").read_bytes() == b"one and one"
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path) -> None:
+    left = tmp_path / f".f.{dead_process()}.tmp"
+    left.write_bytes(b"half")
+    write_atomically(tmp_path / "f", b"whole")
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
 def test_a_folder_takes_the_place_of_another(tmp_path) -> None:

@@ -22,7 +22,6 @@ from .errors import FieldwiseError, StoreError
 
 __all__ = [
     "disk_errors",
-    "fingerprint",
     "put_back",
     "read_sealed",
     "remove_folder",
@@ -64,26 +63,6 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def fingerprint(data: Any) -> str:
-    """What tells one input from another: of a file its path, size and time, of a frame its columns
-    and a checksum of its rows."""
-    if isinstance(data, (str, Path)):
-        path = Path(data)
-        file = path / "header.json" if path.is_dir() else path
-        if not file.is_file():
-            return str(data)
-        about = file.stat()
-        return f"{data}, {about.st_size} bytes of {about.st_mtime_ns}"
-    import polars as pl
-
-    try:
-        frame = data if isinstance(data, pl.DataFrame) else pl.DataFrame(data)
-    except (TypeError, ValueError, pl.exceptions.PolarsError):  # told by its shape alone
-        return f"a table of {getattr(data, 'shape', '?')}"
-    rows = zlib.crc32(frame.hash_rows().to_numpy().tobytes())
-    return f"a table of {frame.columns} with checksum {rows}"
-
-
 def sync_folder(path: Path) -> None:
     """The names in a folder, or the content of a file, through to the disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -102,8 +81,9 @@ def sync_files(folder: Path) -> None:
 def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
     """All of it or nothing: a temporary name, synced, then renamed over. Content may come in
     pieces."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = temporary_name(path)
     with disk_errors(path):
+        swept(path)
         try:
             with temporary.open("wb") as file:
                 file.writelines([content] if isinstance(content, bytes) else content)
@@ -116,9 +96,14 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview]) 
         sync_folder(path.parent)
 
 
+def temporary_name(path: Path) -> Path:
+    """A name of this process beside `path`, to write under what is to become it."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
 def temporary_folder(path: Path) -> Path:
-    """A free name beside `path` to write a folder under that is to become it."""
-    out = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """The same, for a folder, and free."""
+    out = temporary_name(path)
     # In a container every process may have the number of the one killed before it.
     shutil.rmtree(out, ignore_errors=True)
     return out
@@ -126,8 +111,7 @@ def temporary_folder(path: Path) -> Path:
 
 def remove_folder(path: Path) -> None:
     """Gone at one stroke: a kill on the way leaves it whole, or no part of it under its name."""
-    for left in _left(path, "tmp"):
-        shutil.rmtree(left, ignore_errors=True)
+    _remove(_left(path, "tmp"))
     aside = temporary_folder(path)
     with disk_errors(path), suppress(FileNotFoundError):
         os.rename(path, aside)
@@ -172,12 +156,20 @@ def put_back(path: Path) -> None:
 
 def swept(path: Path) -> None:
     """Remove what killed processes left beside `path`; no other may write it meanwhile."""
-    for left in [*_left(path, "old"), *_left(path, "tmp")]:
-        shutil.rmtree(left, ignore_errors=True)
+    _remove([*_left(path, "old"), *_left(path, "tmp")])
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                path.unlink()
 
 
 def _left(path: Path, kind: str) -> list[Path]:
-    """Folders of processes that are no more."""
+    """Files and folders of processes that are no more."""
     name = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.{kind}")
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
     found = [(p, m) for p in beside if (m := name.fullmatch(p.name))]
