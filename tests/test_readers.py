@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from fieldwise.data.encoding import encode
 from fieldwise.data.frames import to_frame
 from fieldwise.data.inferring import infer_schema
 from fieldwise.data.profiling import profile
-from fieldwise.data.readers import open_source
+from fieldwise.data.readers import identity_of, open_source
 from fieldwise.errors import DataError, FieldwiseError, SchemaError, SettingError
 
 
@@ -428,6 +429,29 @@ def test_kinds_of_the_target(tmp_path):
         encode(path, tmp_path / "l", target="y", drop=["y"])
     with pytest.raises(SettingError, match="must be a list"):
         encode(path, tmp_path / "l", target="y", drop="a")
+
+
+def test_a_table_is_told_from_another(tmp_path):
+    """Whatever it was named by: files, folders, patterns and lists notice a change in any file."""
+    one, two = (write(tmp_path / name, "a,y\nu,0\nv,1\n") for name in ("1.csv", "2.csv"))
+    ways = [two, str(two), tmp_path, f"{tmp_path}/*.csv", [one, two]]
+    before = [identity_of(way, times=False) for way in ways]
+    assert before == [identity_of(way, times=False) for way in ways]
+    write(two, "a,y\nu,0\nw,1\n")
+    after = [identity_of(way, times=False) for way in ways]
+    assert all(a != b for a, b in zip(before, after, strict=True))
+    copy = tmp_path / "copies" / "2.csv"
+    copy.parent.mkdir()
+    write(copy, two.read_text())
+    os.utime(copy, (1, 1))
+    assert identity_of(copy, times=False) == identity_of(two, times=False)
+    assert identity_of(copy) != identity_of(two)
+
+    frame = pl.DataFrame({"a": ["u", "v"], "b": [1, 2]})
+    same = [frame, frame.to_pandas(), frame.to_arrow(), frame.to_dict(as_series=False)]
+    assert all(identity_of(table) == identity_of(frame) for table in same)
+    assert identity_of(frame) != identity_of(frame.reverse())
+    assert identity_of(frame.lazy()) != identity_of(frame.lazy().filter(pl.col("b") > 1))
 
 
 def test_times_keep_their_fractions_as_categories():

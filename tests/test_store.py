@@ -392,6 +392,8 @@ def test_a_store_on_another_file_system(tmp_path, far):
     assert Store("memory://bucket/far").path == store.path
     shutil.rmtree(store.path)
     assert Store("memory://bucket/far/").n_rows == 200  # fetched again
+    with pytest.raises(SettingError, match="lost a slash as a Path"):
+        encode(table, Path("memory://bucket/near"), target="late")
     with pytest.raises(StoreError, match="holds a store already"):
         encode(table, "memory://bucket/far", target="late")
     other = encode(table.head(100), "memory://bucket/far", target="late", overwrite=True)

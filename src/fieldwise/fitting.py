@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -20,8 +18,8 @@ from .crossing import Crosses, Parts, decide, fit_crossed, layout_for
 from .data.schema import Field, Schema, Target
 from .data.store import Store, is_store
 from .data.words import StoredWords
-from .errors import DataError, FieldwiseError, SchemaError, SettingError
-from .files import disk_errors, fingerprint, put_back, remove_folder, swept, write_atomically
+from .errors import FieldwiseError, SchemaError, SettingError
+from .files import disk_errors, put_back, remove_folder, swept, write_atomically
 from .held_out import default_share, held_out_rows
 from .model import FieldwiseModel
 from .objective import Head, Objective
@@ -43,7 +41,6 @@ __all__ = [
 ]
 
 SAVING = "saving"
-LOOKED_AT = 1 << 20  # bytes at either end of a file that tell it from another
 
 # The paper's settings; preprocessing comes with the formats.
 PAPER: dict[str, dict[str, Any]] = {
@@ -313,27 +310,13 @@ def prepared_store(
 
 
 def _told(data: Any, reading: Mapping[str, Any]) -> bytes | None:
-    """What tells one table from another, and how it is read; None of files that are gone. Not the
-    time of a file: a run may go on with a copy."""
-    from .data.readers import is_paths, paths_of
+    """A table, and how it is read; None of files that are gone. A run may go on with a copy."""
+    from .data.readers import identity_of
 
-    if isinstance(data, (str, Path)) or is_paths(data):
-        try:
-            table: Any = [_about(path) for path in paths_of(data)]
-        except (DataError, OSError):
-            return None
-    else:
-        table = list(getattr(data, "shape", ()))
+    table = identity_of(data, times=False)
+    if table is None:
+        return None
     return json.dumps([table, reading], sort_keys=True, default=_plain).encode()
-
-
-def _about(path: Path) -> list[Any]:
-    """The name of a file, its size, and a checksum of its beginning and end."""
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        begin = file.read(LOOKED_AT)
-        file.seek(max(0, size - LOOKED_AT))
-        return [path.name, size, zlib.crc32(begin + file.read(LOOKED_AT))]
 
 
 def _plain(thing: Any) -> Any:
@@ -361,7 +344,9 @@ def kept_store(
 ) -> Store:
     """The encoded table of work that may go on later, made before or now: in `folder`, which is for
     that table and these options alone. `what` is what the folder holds, for who gets it wrong."""
-    known = {"data": fingerprint(data), **cutting, **reading}
+    from .data.readers import identity_of
+
+    known = {"data": identity_of(data), **cutting, **reading}
     about = json.dumps(known, sort_keys=True, default=str)
     identity = folder / "about.json"
     if identity.is_file() and identity.read_text() != about:

@@ -13,7 +13,6 @@ from ..data.planted import SHAPES as SIZES  # which planted tables have too
 from ..data.store import Store
 from ..data.words import StoredWords
 from ..errors import SettingError, not_one_of
-from ..files import fingerprint
 from ..fitting import PAPER
 from ..train import Running
 from .figures import write_figures
@@ -132,7 +131,9 @@ def reproduce(
         training=replace(TRAINING, **fixed),
     )
     running = running or Running()
-    identity = {"data": fingerprint(data), "reproduces": name, "seed": seed}
+    from ..data.readers import identity_of
+
+    identity = {"data": identity_of(data), "reproduces": name, "seed": seed}
     folder = prepared(Path(out), identity, overwrite)
     with nothing_left(folder):
         store, cuts = encoded(data, folder, {"format": name}, {}, show=running.show)

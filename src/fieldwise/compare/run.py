@@ -21,7 +21,7 @@ from ..baselines.methods import METHODS, OURS, Method, chosen_methods
 from ..data.shuffle import gathered
 from ..engines import host
 from ..errors import FieldwiseError, SettingError, TrainingError
-from ..files import fingerprint, write_atomically
+from ..files import write_atomically
 from ..metrics import head_metrics
 from ..problem import scored
 from ..targets import scale_of
@@ -97,6 +97,8 @@ def compare_table(
         time_limit=time_limit,
     )
     require_optuna()
+    from ..data.readers import identity_of
+
     others = {"validation": validation_data, "test": test_data}
     given = {name: other for name, other in others.items() if other is not None}
     if len(given) == 1:
@@ -109,7 +111,7 @@ def compare_table(
         "seed": seed,
     }
     inputs = {"data": data, **given}
-    about = {**{k: fingerprint(v) for k, v in inputs.items()}, **cutting}
+    about = {**{k: identity_of(v) for k, v in inputs.items()}, **cutting}
     reading = reading or {}
     folder = prepared(Path(out), {**about, "reading": repr(sorted(reading.items()))}, overwrite)
     with nothing_left(folder):

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import glob
+import os
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,11 @@ import polars as pl
 from ..errors import DataError, not_one_of
 from .blocks import read_errors
 from .chunks import Source
-from .frames import FrameSource, LazySource
+from .frames import FrameSource, LazySource, to_frame
 from .libffm import LibffmSource
+from .remote import is_remote
 from .schema import Field, Schema, Target
+from .store import HEADER
 from .text import NULL_WORDS, TextSource
 
 __all__ = [
@@ -26,6 +30,7 @@ __all__ = [
     "check_unchanged",
     "criteo_schema",
     "format_schema",
+    "identity_of",
     "is_paths",
     "is_source",
     "open_source",
@@ -52,6 +57,7 @@ ENDINGS = {
     ".libfm": "libsvm",
 }
 COMPRESSED = (".gz", ".zst", ".zstd")
+LOOKED_AT = 1 << 20  # bytes at either end of a file that tell it from another
 IN_MEMORY = "pandas, polars or pyarrow frames, NumPy arrays, dicts of columns, Arrow streams"
 
 CRITEO_INTEGERS = [f"I{i}" for i in range(1, 14)]
@@ -208,6 +214,40 @@ def check_unchanged(stamps: Mapping[Path, Any]) -> None:
             raise DataError(
                 f"{path} was changed while it was read; read a copy, or wait until nobody writes it"
             )
+
+
+def identity_of(data: Any, *, times: bool = True) -> Any:
+    """What tells one table from another, as JSON has it; None of files that are gone.
+
+    Of a file its name, its size, what it begins and ends with and, unless a copy is as good
+    (`times`), when it was written; of a store its header, of a remote one its URL; of a table in
+    memory its columns and a checksum of its rows.
+    """
+    if is_remote(data):
+        return data
+    if isinstance(data, (str, Path)) and (Path(data) / HEADER).is_file():
+        return _about(Path(data) / HEADER, times=times)
+    if isinstance(data, (str, Path)) or is_paths(data):
+        try:
+            return [_about(path, times=times) for path in paths_of(data)]
+        except (DataError, OSError):
+            return None
+    try:
+        if isinstance(data, pl.LazyFrame):
+            return data.explain(optimized=False)
+        frame = to_frame(data)
+        return [frame.columns, zlib.crc32(frame.hash_rows().to_numpy().tobytes())]
+    except (DataError, TypeError, pl.exceptions.PolarsError):  # told by its shape alone
+        return list(getattr(data, "shape", ()))
+
+
+def _about(path: Path, *, times: bool) -> list[Any]:
+    with path.open("rb") as file:
+        about = os.fstat(file.fileno())
+        begin = file.read(LOOKED_AT)
+        file.seek(max(0, about.st_size - LOOKED_AT))
+        found = [path.name, about.st_size, zlib.crc32(begin + file.read(LOOKED_AT))]
+    return [*found, about.st_mtime_ns] if times else found
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -14,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import MissingExtra, StoreError
+from ..errors import MissingExtra, SettingError, StoreError
 from ..files import disk_errors, sync_files, write_atomically
 
 __all__ = ["cache_folder", "fetched", "is_remote", "is_there", "send"]
@@ -24,7 +25,9 @@ ABANDONED_SECONDS = 86_400.0  # after which a copy that nobody fills any more is
 
 
 def is_remote(path: Any) -> bool:
-    return isinstance(path, (str, Path)) and "://" in str(path)
+    if isinstance(path, Path) and re.match(r"\w\w+:/", str(path)):
+        raise SettingError(f"{path} lost a slash as a Path: give a URL as text")
+    return isinstance(path, str) and "://" in path
 
 
 def cache_folder() -> Path:

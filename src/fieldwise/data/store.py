@@ -43,7 +43,7 @@ ARRAYS = {"codes": "<i4", "values": "<f4", "target": "<f8", "weight": "<f8"}
 OWN = re.compile(
     r"header\.json|(codes|values|target|weight|counts|provisional)-\d+\.bin"
     r"|vocabulary-\d+\.parquet"
-    r"|\.(header\.json|vocabulary-\d+\.parquet|counts-\d+\.bin)\.tmp"
+    r"|\.(header\.json|vocabulary-\d+\.parquet|counts-\d+\.bin)(\.\d+)?\.tmp"
 )
 BLOCK_ROWS = 1 << 16  # rows under one checksum, in stores made from now on
 
