@@ -493,12 +493,12 @@ def models(place: Path) -> list[Path]:
 
 
 def main(minutes: float, place: Path, versions: list[Path]) -> None:
-    os.nice(PRIORITY)
+    priority = os.nice(PRIORITY)
     rows = load_flights().sample(20, seed=1).drop("late").to_dicts()
     plan = Plan(60 * minutes)
     found = soak(versions, rows, "dest", plan, place)
     print(json.dumps({k: v for k, v in found.items() if k != "memory"}, indent=1))
-    note = f"server and clients at nice {PRIORITY}, beside other work"
+    note = f"server and clients at nice {priority}, beside other work"
     figures = {"took_place": note, **plan._asdict(), **found}
     print(f"written: {save('load', f'make bench-load MINUTES={minutes:g}', figures)}")
 
