@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
 import fieldwise
 from browser import CHROMIUM, Browser
@@ -60,11 +61,20 @@ def test_every_parameter_is_described(site):
 
 
 def test_every_command_and_option_is_in_the_reference(site):
+    """By the names that the command line takes, and no others."""
     page = (site / "reference" / "commands.html").read_text()
-    names = [command.callback.__name__ for command in app.registered_commands]
-    assert re.findall(r'<h2 id="([\w-]+)"', page) == [name.replace("_", "-") for name in names]
-    for option in ("--target", "--cluster", "--resume", "--no-quotes", "--forget"):
-        assert f"<code>{option}</code>" in page
+    parts = re.split(r'<h2 id="([\w-]+)"', page)[1:]
+    commands = typer.main.get_command(app).commands
+    assert parts[::2] == list(commands)
+    for name, text in zip(parts[::2], parts[1::2], strict=True):
+        rows = re.findall(r"<tr>\s*<td>(.*?)</td>", text)
+        told = {word for row in rows for word in re.findall(r"<code>([^<]+)</code>", row)}
+        taken = {
+            word
+            for p in commands[name].params
+            for word in ([p.metavar] if p.metavar in told else [*p.opts, *p.secondary_opts])
+        }
+        assert told == taken, name
 
 
 def test_the_examples_of_commands_are_taken():

@@ -15,10 +15,10 @@ import re
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
-from typer.models import OptionInfo
 
 __all__ = ["on_files", "on_page_markdown"]
 
@@ -94,19 +94,17 @@ def _code(names: list[str]) -> str:
 
 
 def commands() -> str:
-    """Every command, its arguments and options, as the functions behind them have them."""
+    """Every command, its arguments and options, as the command line has them."""
     from fieldwise.cli import app
 
     out = []
-    for command in app.registered_commands:
-        function: Any = command.callback
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        function = command.callback
         hints = get_type_hints(function, include_extras=True)
         panels: dict[str, list[tuple[str, str, str]]] = {}
-        for parameter in inspect.signature(function).parameters.values():
-            kind, told = _meant(hints[parameter.name])
-            rows = panels.setdefault(told.rich_help_panel or "", [])
-            rows.append(_row(parameter, kind, told))
-        name = function.__name__.replace("_", "-")
+        for parameter in command.params:
+            rows = panels.setdefault(parameter.rich_help_panel or "", [])
+            rows.append(_row(parameter, _kind(hints[parameter.name])))
         out += [f"## {name}", "", *_said(inspect.getdoc(function) or "")]
         for panel, rows in panels.items():
             out += [f"**{panel}**", ""] if panel else []
@@ -125,25 +123,25 @@ def _said(text: str) -> list[str]:
     return out
 
 
-def _meant(hint: Any) -> tuple[Any, Any]:
-    """The type of a parameter, None aside, and what typer is told of it."""
-    kind, told = get_args(hint)
+def _kind(hint: Any) -> Any:
+    """The type of a parameter, None and what typer is told of it aside."""
+    kind = get_args(hint)[0]
     kinds = [k for k in get_args(kind) if k is not type(None)]
-    return (kinds[0] if len(kinds) < len(get_args(kind)) else kind), told
+    return kinds[0] if len(kinds) < len(get_args(kind)) else kind
 
 
-def _row(parameter: inspect.Parameter, kind: Any, told: Any) -> tuple[str, str, str]:
+def _row(parameter: Any, kind: Any) -> tuple[str, str, str]:
     """A name in capital letters is an argument."""
-    option = isinstance(told, OptionInfo)
-    dashed = f"--{parameter.name.replace('_', '-')}"
-    name = (told.param_decls or [dashed])[0] if option else parameter.name.upper()
+    is_option = parameter.opts[0].startswith("--")
+    names = [*parameter.opts, *parameter.secondary_opts] if is_option else [parameter.metavar]
     words = {str: "text", int: "whole number", float: "number", Path: "path", bool: ""}
-    said, default = _escaped(told.help or ""), parameter.default
-    if default is inspect.Parameter.empty:
-        said += " **Required.**" if option else ""
+    value = parameter.metavar if is_option and parameter.metavar else words.get(kind, "text")
+    said, default = _escaped(parameter.help or ""), parameter.default
+    if parameter.required:
+        said += " **Required.**" if is_option else ""
     elif default not in (None, False):
         said += f" Unless set: `{default}`."
-    return f"`{name}`", words.get(kind, "text"), said
+    return ", ".join(f"`{name}`" for name in names), value, said
 
 
 def _escaped(text: str) -> str:
