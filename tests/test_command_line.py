@@ -69,6 +69,13 @@ def test_examples_of_the_help_are_of_the_command(name):
         GROUP.commands[command].make_context(command, words)
 
 
+@pytest.mark.parametrize("name", [None, *COMMANDS])
+def test_flags_are_shown_without_a_value(name):
+    shown, _ = run(*filter(None, [name]), "--help")
+    assert "--help" in shown
+    assert "bool" not in shown.lower()
+
+
 def test_examples_of_the_whole_help():
     for command, *words in examples(GROUP.help):
         GROUP.commands[command].make_context(command, words)

@@ -12,6 +12,7 @@ import warnings
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from .. import __version__
 from ..errors import FieldwiseError
@@ -30,10 +31,34 @@ from .signals import UNDONE, signals_heard
 
 __all__ = ["app", "main"]
 
+
+class _Command(typer.core.TyperCommand):
+    """A command whose help shows flags without a value: --quiet, not --quiet <bool>."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _bare_flags(super().get_params(ctx))
+
+
+class _Group(typer.core.TyperGroup):
+    """The same of the options of no command."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _bare_flags(super().get_params(ctx))
+
+
+def _bare_flags(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
+    return parameters
+
+
 app = typer.Typer(
+    cls=_Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0, it is done; 2, a mistake, told on standard error; 130, interrupted.",
+    epilog="Exit codes: 0, done; 2, a mistake, explained on standard error; 130, interrupted by "
+    "Ctrl-C; 143, ended by SIGTERM.",
 )
 
 PANELS = {
@@ -46,7 +71,7 @@ PANELS = {
 }
 for panel, commands in PANELS.items():
     for command in commands:
-        app.command(rich_help_panel=panel)(command)
+        app.command(cls=_Command, rich_help_panel=panel)(command)
 
 # Settings of the library whose options have other names.
 OTHER_NAMES = {

@@ -37,13 +37,17 @@ from .screen import console
 __all__ = ["bound", "compare", "reproduce", "tune"]
 
 Methods = Annotated[
-    str, typer.Option(help="Names with commas between; paper: the paper's ten; all: also others.")
+    str, typer.Option(help="Names separated by commas; paper: the paper's ten; all: others too.")
 ]
 Repeats = Annotated[int, typer.Option(min=1, help="Seeds each method is fitted with.")]
 TimeLimit = Annotated[float | None, typer.Option(help="Minutes each method may take.")]
-Split = Annotated[str, typer.Option(help="random, time:FIELD or group:FIELD.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of the split and the search.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Begin anew.")]
+Split = Annotated[
+    str, typer.Option(help="How rows are held out: random, time:FIELD or group:FIELD.")
+]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed of the split and the search.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Discard earlier results and start again.")
+]
 
 
 def _said(given: dict[str, Any]) -> dict[str, Any]:
@@ -69,12 +73,16 @@ def compare(
     trials: Annotated[int, typer.Option(min=1, help="Settings tried for each method.")] = 20,
     repeats: Repeats = 5,
     split: Split = "random",
-    validation: Annotated[float, typer.Option(help="Share of rows to choose by.")] = 0.1,
+    validation: Annotated[float, typer.Option(help="Share of rows to choose settings by.")] = 0.1,
     test: Annotated[float, typer.Option(help="Share of rows read once at the end.")] = 0.1,
     validation_data: Annotated[
-        str | None, typer.Option(help="Rows to choose by, where they are a table of their own.")
+        str | None,
+        typer.Option(help="Rows to choose settings by, where they are a table of their own."),
     ] = None,
-    test_data: Annotated[str | None, typer.Option(help="The same for the test rows.")] = None,
+    test_data: Annotated[
+        str | None,
+        typer.Option(help="Rows read once at the end, where they are a table of their own."),
+    ] = None,
     time_limit: TimeLimit = None,
     format: Format = "auto",
     drop: Drop = None,
@@ -130,7 +138,7 @@ def reproduce(
     name: Annotated[str, typer.Argument(metavar="NAME", help="criteo or avazu.")],
     data: Annotated[str, typer.Option(help="The raw file: train.txt, or train.csv.")],
     out: Annotated[
-        Path | None, typer.Option(help="The folder of the results; NAME unless set.")
+        Path | None, typer.Option(help="The folder of the results; unless set, called NAME.")
     ] = None,
     methods: Methods = "paper",
     repeats: Repeats = 5,
@@ -175,12 +183,14 @@ def tune(
         "tuned.toml"
     ),
     target: Target = None,
-    trials: Annotated[int, typer.Option(min=1, help="Settings to try, earlier ones too.")] = 30,
-    jobs: Annotated[int, typer.Option(min=1, help="Trials side by side.")] = 1,
+    trials: Annotated[
+        int, typer.Option(min=1, help="Settings to try in all, those of earlier runs included.")
+    ] = 30,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials to run at the same time.")] = 1,
     time_limit: Annotated[float | None, typer.Option(help="Minutes the search may take.")] = None,
     split: Split = "random",
     validation: Annotated[
-        float | None, typer.Option(help="Share of rows held out; a tenth unless set.")
+        float | None, typer.Option(help="Share of rows held out; 0.1 unless set.")
     ] = None,
     format: Format = "auto",
     drop: Drop = None,
@@ -232,19 +242,27 @@ def bound(
     data: Data,
     out: Annotated[Path, typer.Option(help="The folder of the results.")] = Path("bound"),
     target: Target = None,
-    ranks: Annotated[str, typer.Option(help="Numbers with commas between.")] = "1,2,4,8,16,32",
+    ranks: Annotated[
+        str, typer.Option(help="Ranks to train, separated by commas.")
+    ] = "1,2,4,8,16,32",
     threshold: Annotated[
         float | None,
-        typer.Option(help="Training loss to stop at; unless set one that every rank can reach."),
+        typer.Option(
+            help="Training loss at which to stop; unless set, one that every rank can reach."
+        ),
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of a rank, at most.")] = 30,
-    learning_rate: Annotated[float, typer.Option(help="Adagrad's.")] = 0.05,
-    weight_decay: Annotated[float, typer.Option(help="Of the rows in a batch.")] = 1e-5,
-    penalty: Annotated[float, typer.Option(help="Weight of the variance and mean terms.")] = 1e-5,
-    combine: Annotated[str, typer.Option(help="sum or weighted.")] = "sum",
+    epochs: Annotated[int, typer.Option(min=1, help="Most epochs for each rank.")] = 30,
+    learning_rate: Annotated[float, typer.Option(help="Adagrad's step.")] = 0.05,
+    weight_decay: Annotated[float, typer.Option(help="Decay of the rows in a batch.")] = 1e-5,
+    penalty: Annotated[
+        float, typer.Option(help="Weight of the penalty that holds a field's models together.")
+    ] = 1e-5,
+    combine: Annotated[
+        str, typer.Option(help="How the fields' scores combine: sum or weighted.")
+    ] = "sum",
     split: Split = "random",
     validation: Annotated[
-        float | None, typer.Option(help="Share of rows held out; a tenth unless set.")
+        float | None, typer.Option(help="Share of rows held out; 0.1 unless set.")
     ] = None,
     format: Format = "auto",
     drop: Drop = None,
@@ -264,7 +282,7 @@ def bound(
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Follow the generalisation bound over ranks at one training loss.
+    """Compare the generalisation bound of ranks at one training loss.
 
     fieldwise bound clicks.csv --target clicked --ranks 1,4,16
     """

@@ -18,19 +18,22 @@ __all__ = ["compress"]
 def compress(
     model: Model,
     validation: Annotated[
-        str, typer.Option(help="A table with the target, that the model was not trained on.")
+        str,
+        typer.Option(help="A table with the target, of rows that the model was not trained on."),
     ],
     out: Annotated[Path, typer.Option(help="The folder of the smaller model to write.")],
     max_loss: Annotated[
-        float, typer.Option(help="What the loss on that table may rise by; 0: nothing changes.")
+        float, typer.Option(help="How much the loss on that table may rise; 0 changes nothing.")
     ] = 0.0005,
     format: Format = "auto",
     separator: Separator = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing model.")
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a model smaller, as far as its loss on a table allows.
+    """Make a model as small as its loss on a table allows.
 
     fieldwise compress clicks.model --validation held_out.csv --out small.model
     """

@@ -16,7 +16,10 @@ from .screen import say, show_table
 __all__ = ["category", "explain"]
 
 Output = Annotated[
-    str | None, typer.Option("--output", help="The class, or target, whose score is explained.")
+    str | None,
+    typer.Option(
+        "--output", help="The class or target whose score to explain; the last unless set."
+    ),
 ]
 SUFFIXES = {".html": "html", ".md": "md", ".json": "json"}
 
@@ -25,20 +28,30 @@ def explain(
     model: Model,
     data: Annotated[
         str | None,
-        typer.Argument(metavar="TABLE", help="A table to explain rows of and to judge by, if any."),
+        typer.Argument(
+            metavar="TABLE", help="Rows to explain and to judge the model by (optional)."
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="A .html, .md or .json file to write.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A .html, .md or .json file to write; unless set, prints tables."),
+    ] = None,
     form: Annotated[
-        str | None, typer.Option("--format", help="html, md or json, if --out does not say.")
+        str | None,
+        typer.Option("--format", help="html, md or json, where the name of --out does not say."),
     ] = None,
     output: Output = None,
     table_format: Annotated[
-        str, typer.Option("--table-format", help="Of the table, as `fieldwise train` has it.")
+        str,
+        typer.Option(
+            "--table-format",
+            help="The format of TABLE, as --format of `fieldwise train`.",
+        ),
     ] = "auto",
     separator: Separator = None,
     quiet: Quiet = False,
 ) -> None:
-    """What a model learned, as a report to open or as tables here.
+    """What a model learned: a report to open, or tables here.
 
     fieldwise explain clicks.model
     fieldwise explain clicks.model tomorrow.csv --out report.html
@@ -110,7 +123,11 @@ def category(
         typer.Argument(metavar="OTHER", help="Another category, to see where their models differ."),
     ] = None,
     partners: Annotated[
-        int | None, typer.Option(min=1, help="Shown at most: 3 a field, of a comparison 10 in all.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Most partners to show; unless set, 3 per field, or 10 in all in a comparison.",
+        ),
     ] = None,
     output: Output = None,
     as_json: AsJson = False,

@@ -14,28 +14,31 @@ __all__ = ["export"]
 
 def export(
     model: Model,
-    to: Annotated[str, typer.Option(help="onnx, sql or python.")],
+    to: Annotated[str, typer.Option(help="The format: onnx, sql or python.")],
     out: Annotated[Path, typer.Option(help="The file to write.")],
     missing: Annotated[
-        str | None, typer.Option(help="Of onnx: the text that stands for no value; '' unless set.")
+        str | None, typer.Option(help="onnx: the text that means a missing value; '' unless set.")
     ] = None,
     contributions: Annotated[
         bool | None,
         typer.Option(
             "--contributions/--no-contributions",
-            help="Of onnx: an output of what every field adds to the score. Unless set, where the "
-            "model has one.",
+            help="onnx: whether to output what every field adds to the score; unless set, where "
+            "the model can.",
         ),
     ] = None,
-    dialect: Annotated[str | None, typer.Option(help="Of sql: duckdb or postgres.")] = None,
+    dialect: Annotated[
+        str | None, typer.Option(help="sql: duckdb (unless set) or postgres.")
+    ] = None,
     table: Annotated[
-        str | None, typer.Option(help="Of sql: the table that is scored; input unless set.")
+        str | None, typer.Option(help="sql: the table to score; input unless set.")
     ] = None,
     key: Annotated[
-        list[str] | None, typer.Option(help="Of sql: a column that the view shows; all unless set.")
+        list[str] | None,
+        typer.Option(help="sql: a column that the view shows. Repeatable; all unless set."),
     ] = None,
     prefix: Annotated[
-        str | None, typer.Option(help="Of sql: begins all names; fieldwise_ unless set.")
+        str | None, typer.Option(help="sql: the prefix of all names; fieldwise_ unless set.")
     ] = None,
 ) -> None:
     """Write a model as ONNX, SQL or a Python file of its own.

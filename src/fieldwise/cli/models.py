@@ -70,31 +70,48 @@ def train(
     cross: Cross = None,
     loss: Annotated[
         str | None,
-        typer.Option(help="Of numbers: squared, absolute, huber or poisson.", **THE_MODEL),
+        typer.Option(
+            help="For a target of numbers: squared, absolute, huber or poisson.", **THE_MODEL
+        ),
     ] = None,
     combine: Annotated[
         str | None,
         typer.Option(
-            help="How fields combine: sum, weighted, vote, weighted_vote or boosted.", **THE_MODEL
+            help="How the fields' scores combine: sum, weighted, vote, weighted_vote or boosted.",
+            **THE_MODEL,
         ),
     ] = None,
     component: Annotated[
-        str | None, typer.Option(help="A category's model: linear, or fm (slow).", **THE_MODEL)
+        str | None,
+        typer.Option(
+            help="The model of a category: linear, or fm (a factorisation machine; slow).",
+            **THE_MODEL,
+        ),
     ] = None,
     members: Annotated[
-        int | None, typer.Option(help="Models trained at once, averaged.", **THE_MODEL)
+        int | None, typer.Option(help="Number of models to train at once and average.", **THE_MODEL)
     ] = None,
     bagging: Annotated[
         bool,
-        typer.Option("--bagging", help="Each member on rows drawn with replacement.", **THE_MODEL),
+        typer.Option(
+            "--bagging", help="Train each member on rows drawn with replacement.", **THE_MODEL
+        ),
     ] = False,
     aggregate: Annotated[
         bool,
-        typer.Option("--aggregate", help="Take equal rows together, in memory.", **THE_TRAINING),
+        typer.Option(
+            "--aggregate",
+            help="Train on each distinct row once, weighted (in memory).",
+            **THE_TRAINING,
+        ),
     ] = False,
     sampling_rate: Annotated[
         float | None,
-        typer.Option(help="The share of the first class's rows that was kept.", **THE_TRAINING),
+        typer.Option(
+            help="Share of the negatives (the first class) that was kept when they were thinned "
+            "out.",
+            **THE_TRAINING,
+        ),
     ] = None,
     rank: Annotated[
         int | None,
@@ -104,58 +121,91 @@ def train(
     ] = None,
     rank_base: Annotated[
         float | None,
-        typer.Option(help="Ranks by the logarithm of a field's size instead.", **THE_MODEL),
+        typer.Option(
+            help="Instead: ranks grow as the logarithm, to this base, of a field's size.",
+            **THE_MODEL,
+        ),
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Adagrad's step.", **THE_TRAINING)
+        float | None,
+        typer.Option(help="Adagrad's step; unless set, several are tried.", **THE_TRAINING),
     ] = None,
     shrinkage: Annotated[
         float | None,
-        typer.Option(help="Decay by count: strong where few rows have a category.", **THE_TRAINING),
+        typer.Option(
+            help="Pull of weights to 0, stronger for rarer categories; adapts unless set.",
+            **THE_TRAINING,
+        ),
     ] = None,
     weight_decay: Annotated[
         float | None,
-        typer.Option(help="Of rows in a batch, all alike, as in the paper.", **THE_TRAINING),
+        typer.Option(
+            help="The paper's decay, the same for every row in a batch; replaces --shrinkage.",
+            **THE_TRAINING,
+        ),
     ] = None,
     penalty: Annotated[
         float | None,
-        typer.Option(help="Weight of the variance and mean-norm constraints.", **THE_TRAINING),
+        typer.Option(
+            help="Weight of the penalty that holds a field's models together; 1e-5 unless set.",
+            **THE_TRAINING,
+        ),
     ] = None,
     max_variance: Annotated[
-        float | None, typer.Option(help="A hard bound of every field's variance.", **THE_MODEL)
+        float | None, typer.Option(help="Hard upper bound on every field's variance.", **THE_MODEL)
     ] = None,
     max_mean: Annotated[
         float | None,
-        typer.Option(help="A hard bound of the norm of every field's mean.", **THE_MODEL),
+        typer.Option(help="Hard upper bound on the norm of every field's mean model.", **THE_MODEL),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows a step.", **THE_TRAINING)] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Rows per step; 2048 unless set, fewer for small tables.", **THE_TRAINING
+        ),
+    ] = None,
     reg_every: Annotated[
-        int | None, typer.Option(help="Steps between penalties.", **THE_TRAINING)
+        int | None,
+        typer.Option(help="Steps between two applications of the penalty.", **THE_TRAINING),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="At most so many.", **THE_TRAINING)] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Most epochs to train; 30 unless set.", **THE_TRAINING)
+    ] = None,
     patience: Annotated[
-        int | None, typer.Option(help="Epochs without gain at the end.", **THE_TRAINING)
+        int | None,
+        typer.Option(
+            help="Stop after this many epochs without gain; 2 unless set.", **THE_TRAINING
+        ),
     ] = None,
     averages: Annotated[
         int | None,
-        typer.Option(help="Tables of an epoch whose mean is kept; 1: the last.", **THE_TRAINING),
+        typer.Option(
+            help="Snapshots of an epoch that are averaged; 8 unless set, 1 keeps the last.",
+            **THE_TRAINING,
+        ),
     ] = None,
     validation: Annotated[
         float | None,
-        typer.Option(help="Share of rows held out; a tenth unless set.", **THE_TRAINING),
+        typer.Option(help="Share of rows held out; 0.1 unless set.", **THE_TRAINING),
     ] = None,
     split: Annotated[
         str | None,
         typer.Option(
-            help="random, time:FIELD or group:FIELD: which rows are held out.", **THE_TRAINING
+            help="Which rows are held out: random, time:FIELD (the latest) or group:FIELD (whole "
+            "categories).",
+            **THE_TRAINING,
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="The same seed, the same model.", **THE_TRAINING)
+        int | None,
+        typer.Option(help="Random seed; the same seed gives the same model.", **THE_TRAINING),
     ] = None,
     device: Device = None,
     half: Annotated[
-        bool, typer.Option("--half", help="Keep the table in bfloat16, on a GPU.", **THE_MODEL)
+        bool,
+        typer.Option(
+            "--half", help="Keep the table of parameters in bfloat16 (GPU only).", **THE_MODEL
+        ),
     ] = False,
     threads: Threads = None,
     cluster: Cluster = None,
@@ -163,26 +213,30 @@ def train(
     groups: Annotated[
         int,
         typer.Option(
-            help="Of workers, that share out rows; each holds all columns.", **THE_RUNNING
+            help="Groups of workers: each group holds all columns, and they share the rows.",
+            **THE_RUNNING,
         ),
     ] = 1,
     paper: Annotated[
-        str | None, typer.Option(help="criteo or avazu: the paper's preprocessing and settings.")
+        str | None,
+        typer.Option(help="Use the paper's preprocessing and settings for criteo or avazu."),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file with these options; those given here win.")
+        Path | None, typer.Option(help="A TOML file with these options; the command line wins.")
     ] = None,
     log_to: Annotated[
         str | None,
-        typer.Option(help="mlflow or tensorboard: write settings and losses there.", **THE_RUNNING),
+        typer.Option(help="Log settings and losses to mlflow or tensorboard.", **THE_RUNNING),
     ] = None,
     log_dir: Annotated[
         str | None,
-        typer.Option(help="The folder of --log-to, or a tracking URI of MLflow.", **THE_RUNNING),
+        typer.Option(help="Folder for --log-to, or a tracking URI of MLflow.", **THE_RUNNING),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing model.")
+    ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where a run that was stopped left off.")
+        bool, typer.Option("--resume", help="Continue a run that was stopped.")
     ] = False,
     quiet: Quiet = False,
 ) -> None:

@@ -54,7 +54,9 @@ THE_RUNNING: dict[str, Any] = {"rich_help_panel": "Running"}
 
 Data = Annotated[
     str,
-    typer.Argument(metavar="TABLE", help="A file, folder or glob; or 'flights', the example."),
+    typer.Argument(
+        metavar="TABLE", help="A file, a folder or a glob; or flights, the bundled example."
+    ),
 ]
 Format = Annotated[
     str,
@@ -69,60 +71,77 @@ Drop = Annotated[
 Kind = Annotated[
     list[str] | None,
     typer.Option(
-        help="Where a guess is wrong: category, numeric, time, quantile, log2, "
-        "linear, or list:| for text with several values between |. Repeatable.",
+        help="What a column is, where the guess is wrong: category, numeric, time, "
+        "quantile, log2, linear, or list:| for text with several values between |. Repeatable.",
         metavar="COLUMN=KIND",
         **THE_TABLE,
     ),
 ]
 NoQuotes = Annotated[
     bool,
-    typer.Option("--no-quotes", help="A quote in text is a character like any other.", **THE_TABLE),
+    typer.Option("--no-quotes", help="Treat quotes in text as ordinary characters.", **THE_TABLE),
 ]
 Separator = Annotated[
-    str | None, typer.Option(help="Between cells of text, if not found by itself.", **THE_TABLE)
+    str | None, typer.Option(help="The separator of text files; found unless set.", **THE_TABLE)
 ]
 MinCount = Annotated[
     int | None,
-    typer.Option(min=1, help="Categories seen less often share a rare row.", **THE_TABLE),
+    typer.Option(
+        min=1,
+        help="Categories seen less often than this share their field's rare row.",
+        **THE_TABLE,
+    ),
 ]
 Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda or auto: a GPU where one is worth it.", **THE_RUNNING)
+    str | None, typer.Option(help="cpu, cuda, or auto: a GPU where it is worth it.", **THE_RUNNING)
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="All cores unless set.", **THE_RUNNING)]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="CPU threads; all cores unless set.", **THE_RUNNING)
+]
 Clicks = Annotated[
     str | None,
     typer.Option(
-        help="A column of counts to learn as shares of --impressions.",
+        help="A column of counts, to learn as a share of --impressions.",
         metavar="COLUMN",
         **THE_TABLE,
     ),
 ]
 Impressions = Annotated[
     str | None,
-    typer.Option(help="The column of trials of --clicks.", metavar="COLUMN", **THE_TABLE),
+    typer.Option(
+        help="The column of trials that --clicks are out of.", metavar="COLUMN", **THE_TABLE
+    ),
 ]
 Weight = Annotated[
-    str | None, typer.Option(help="The column of sample weights.", metavar="COLUMN", **THE_TABLE)
+    str | None, typer.Option(help="A column of sample weights.", metavar="COLUMN", **THE_TABLE)
 ]
 Target = Annotated[
     list[str] | None,
     typer.Option(help="The column to learn. Repeatable.", metavar="COLUMN", **THE_TABLE),
 ]
 Pooling = Annotated[
-    str | None, typer.Option(help="What becomes of the values of a list: mean or sum.", **THE_TABLE)
+    str | None,
+    typer.Option(help="How the values of a list are combined: mean or sum.", **THE_TABLE),
 ]
 MaxValues = Annotated[
-    int | None, typer.Option(min=1, help="Values of a list, at most.", **THE_TABLE)
+    int | None,
+    typer.Option(min=1, help="Most values of a list that are read; 256 unless set.", **THE_TABLE),
 ]
 Unseen = Annotated[
-    str | None, typer.Option(help="For values never seen: mean, rare or error.", **THE_TABLE)
+    str | None,
+    typer.Option(
+        help="What a value never seen in training scores as: mean of its field (unless set), rare, "
+        "or error.",
+        **THE_TABLE,
+    ),
 ]
-Bins = Annotated[int | None, typer.Option(min=1, help="Quantile bins of a number.", **THE_TABLE)]
+Bins = Annotated[
+    int | None, typer.Option(min=1, help="Quantile bins of a number; 32 unless set.", **THE_TABLE)
+]
 Preset = Annotated[
     str | None,
     typer.Option(
-        help="fast, the field-wise model alone, unless set; glass: with crosses of fields; best: "
+        help="fast (unless set): the field-wise model alone; glass: with crosses of fields; best: "
         "with boosted trees on top.",
         **THE_MODEL,
     ),
@@ -130,16 +149,17 @@ Preset = Annotated[
 Cross = Annotated[
     list[str] | None,
     typer.Option(
-        help="Fields to cross, with commas between. Repeatable. Or auto: find them, or none.",
+        help="Fields to cross, separated by commas, such as user,item. Repeatable. Or auto (find "
+        "them), or none.",
         metavar="FIELDS",
         **THE_MODEL,
     ),
 ]
 Cluster = Annotated[
-    str | None, typer.Option(help="ray: by workers of a Ray cluster.", **THE_RUNNING)
+    str | None, typer.Option(help="ray: run on workers of a Ray cluster.", **THE_RUNNING)
 ]
 Workers = Annotated[
-    int | None, typer.Option(min=1, help="How many, with --cluster.", **THE_RUNNING)
+    int | None, typer.Option(min=1, help="Number of workers, with --cluster.", **THE_RUNNING)
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -17,21 +17,31 @@ __all__ = ["plan"]
 def plan(
     data: Annotated[
         str | None,
-        typer.Argument(metavar="STORE", help="A store; or leave it out and give a shape."),
+        typer.Argument(metavar="STORE", help="A store; or leave it out and give --shape."),
     ] = None,
     shape: Annotated[
-        str | None, typer.Option(help="criteo, avazu, or cardinalities with commas between.")
+        str | None,
+        typer.Option(
+            help="criteo, avazu, or the number of categories of each field, separated by commas."
+        ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="How many.")] = 2,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of each; all cores if unset.")] = None,
-    rank: Annotated[int | None, typer.Option(min=0, help="Of every field's models.")] = None,
-    rank_base: Annotated[float | None, typer.Option(help="Ranks by the logarithm.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows a step.")] = 2048,
-    latency: Annotated[float, typer.Option(help="Of the network, microseconds.")] = 50.0,
-    bandwidth: Annotated[float, typer.Option(help="Of the network, gigabits a second.")] = 10.0,
+    workers: Annotated[int, typer.Option(min=1, help="Number of workers.")] = 2,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of each worker; all cores unless set.")
+    ] = None,
+    rank: Annotated[int | None, typer.Option(min=0, help="Rank of every field's models.")] = None,
+    rank_base: Annotated[
+        float | None,
+        typer.Option(help="Instead: ranks grow as the logarithm, to this base, of a field's size."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows per step.")] = 2048,
+    latency: Annotated[float, typer.Option(help="Latency of the network, in microseconds.")] = 50.0,
+    bandwidth: Annotated[
+        float, typer.Option(help="Bandwidth of the network, in gigabits per second.")
+    ] = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """What training by many workers would take.
+    """Estimate the time and memory of training with many workers.
 
     fieldwise plan clicks.store --workers 4
     fieldwise plan --shape criteo --workers 8

@@ -51,7 +51,7 @@ def inspect(
     no_quotes: NoQuotes = False,
     min_count: MinCount = None,
     rank: Annotated[
-        int | None, typer.Option(min=0, help="Rank the cost is worked out for.")
+        int | None, typer.Option(min=0, help="The rank for which to work out what a model costs.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -118,8 +118,12 @@ def encode(
     bins: Bins = None,
     pooling: Pooling = None,
     max_values: MaxValues = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store.")] = False,
-    append: Annotated[bool, typer.Option("--append", help="Add rows to a store.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing store.")
+    ] = False,
+    append: Annotated[
+        bool, typer.Option("--append", help="Add rows to an existing store.")
+    ] = False,
     cluster: Cluster = None,
     workers: Workers = None,
     quiet: Quiet = False,

@@ -30,28 +30,35 @@ def update(
     model: Model,
     data: Data,
     forget: Annotated[
-        float, typer.Option(min=0, max=1, help="How much of the old is forgotten.")
+        float,
+        typer.Option(min=0, max=1, help="Share of what was learned before that is forgotten."),
     ] = 0.0,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="At most so many; 1 unless set.")
+        int | None, typer.Option(min=1, help="Most epochs over the new rows; 1 unless set.")
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Adagrad's step; 0.4 times the model's own.")
+        float | None, typer.Option(help="Adagrad's step; unless set, 0.4 times the model's own.")
     ] = None,
     validation: Annotated[
         float | None,
-        typer.Option(help="Share of the new rows held out; a tenth unless they are few."),
+        typer.Option(
+            help="Share of the new rows held out; unless set, 0.1, or none if they are few."
+        ),
     ] = None,
-    no_validation: Annotated[bool, typer.Option("--no-validation", help="Hold none out.")] = False,
+    no_validation: Annotated[
+        bool, typer.Option("--no-validation", help="Hold out no rows.")
+    ] = False,
     min_count: MinCount = None,
     allow_drift: Annotated[
         bool,
-        typer.Option("--allow-drift", help="Go on where many values are new, or all missing."),
+        typer.Option(
+            "--allow-drift", help="Update even if many values are new, or all are missing."
+        ),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Another folder to write; the model stays as it is.")
+        Path | None, typer.Option(help="Write the new model here and leave the old one as it is.")
     ] = None,
-    keep: Annotated[int, typer.Option(min=1, help="Versions kept at most, the latest.")] = 5,
+    keep: Annotated[int, typer.Option(min=1, help="Number of earlier versions to keep.")] = 5,
     format: Format = "auto",
     separator: Separator = None,
     no_quotes: NoQuotes = False,
@@ -143,7 +150,9 @@ def versions(model: Model, as_json: AsJson = False) -> None:
 
 def rollback(
     model: Model,
-    to: Annotated[str | None, typer.Option(help="The number of a version; the last one.")] = None,
+    to: Annotated[
+        str | None, typer.Option(help="The number of a version; the last one unless set.")
+    ] = None,
 ) -> None:
     """Put a version of a model back, and keep the one it replaces.
 
