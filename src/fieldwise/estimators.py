@@ -51,32 +51,36 @@ crosses : "auto" finds combinations of fields worth knowing, "none" has none, or
     [("user", "item")]; see docs/accuracy.md.
 rank : rank of every field's models (at most its number of categories); None is 32, and 16 or 8
     where the table would be large.
-rank_base : ranks grow as the logarithm of a field's size to this base instead.
+rank_base : instead of `rank`: ranks grow as the logarithm, to this base, of a field's size.
 learning_rate : Adagrad's step; None tries some and keeps the one that is best on held-out rows.
-shrinkage : how strongly a category's weights are pulled to 0, the more the fewer rows have it; None
-    is 1, and of few rows 10 is tried too; 0 where `weight_decay` is set.
-weight_decay : the paper's decay of rows present in a batch, whatever their counts; None is 0.
-penalty : how strongly the models of a field are drawn to their mean, and that to 0.
-max_variance : a hard bound of how far the models of a field may be from their mean; None is none.
-max_mean : a hard bound of the norm of that mean; None is none.
-batch_size : rows a step; None is 2,048, and fewer for small tables.
-reg_every : steps between penalties; None is 1,000, or an epoch where that is less.
-averages : tables of an epoch's second half whose mean is kept; 1 is its last, as in the paper.
-epochs : at most so many.
-patience : training ends after so many epochs that brought nothing on held-out rows.
-validation_fraction : share of the rows held out for that where `eval_set` is not given.
-loss : of a regressor "squared", "absolute", "huber" or "poisson"; a classifier knows its own.
-delta : where the loss "huber" turns from a square to a straight line, in units of y.
+shrinkage : how strongly weights are pulled to 0, more strongly for rarer categories. None is 1,
+    under 50,000 rows 10 is tried as well; it is 0 where `weight_decay` is set.
+weight_decay : the paper's decay, the same for every row in a batch; None is 0.
+penalty : how strongly the models of a field are drawn to their mean, and the mean to 0.
+max_variance : a hard upper bound on every field's variance, the squared distance of its models
+    from their mean; None is none.
+max_mean : a hard upper bound on the squared norm of that mean; None is none.
+batch_size : rows per step; None is 2,048, and fewer for small tables.
+reg_every : steps between two applications of the penalty; None is 1,000, or an epoch where that
+    is less.
+averages : snapshots of an epoch's second half that are averaged; 1 keeps its last, as in the paper.
+epochs : the most epochs to train.
+patience : training stops after this many epochs without gain on the held-out rows.
+validation_fraction : share of the rows to hold out where `fit` gets no `eval_set`.
+loss : for a regressor "squared" (as None), "absolute", "huber" or "poisson"; leave it out for a
+    classifier.
+delta : with `loss="huber"`, the error beyond which the loss is linear, in units of y.
 combine : how the fields' scores become a prediction: "sum", "weighted" (by learned weights, none
     below 0), "vote" (every field is trained by itself; see `predict`), "weighted_vote" (of
     classes; the votes count by weights, found on held-out rows where there are any) or "boosted"
     (by trees, which read evidence and numbers too). None is "sum", or what the preset says.
 component : what a category's model is: "linear" over the other fields, or "fm", a small
     factorisation machine, which sees pairs of them too; slow, see docs/tasks.md.
-n_members : so many models with other starting values are trained at once and averaged.
+n_members : number of models, with other starting values, to train at once and average.
 bagging : each member is trained on rows drawn with replacement.
 aggregate : train on each distinct row once, with its weight and mean target.
-sampling_rate : the share of rows of the first class that was kept; chances are set right.
+sampling_rate : the share of rows of the first class that was kept, where negatives were thinned
+    out; chances are corrected for it.
 kinds : what a column is, where the guess is wrong: a dict of column to "category", "numeric",
     "time", "quantile", "log2", "linear" or "list:|".
 drop : columns to leave out.
@@ -87,16 +91,18 @@ fields : settings of single fields, such as {"age": {"edges": (18, 65)}}; see `F
 warm_start : go on from the last `fit`; new categories are added.
 random_state : a whole number; None is 0. The same seed gives the same bits.
 device : "cpu", "cuda", or "auto": a GPU where there is one and the table is large.
-half : keep the table in bfloat16, on a GPU: half the memory, see docs/gpu.md.
+half : keep the table of parameters in bfloat16, on a GPU: 16 bytes a parameter in training
+    instead of 20; see docs/gpu.md.
 n_jobs : threads; None is all cores. The result does not depend on it.
-callbacks : functions of every epoch's record, a dict; one that returns True ends training.
+callbacks : functions that get every epoch's record, a dict; one that returns True ends training.
     `fieldwise.callbacks` has some that write to MLflow and TensorBoard.
-verbose : 1 shows a bar and a line an epoch.
+verbose : 1 shows a progress bar and a line per epoch.
 
 Attributes
 ----------
 model_ : FieldwiseModel, which saves, loads and scores raw rows.
-n_features_in_, feature_names_in_, history_
+n_features_in_, feature_names_in_ : the columns of X.
+history_ : the record of every epoch, a dict.
 
 """
 
@@ -385,9 +391,15 @@ classes_ : the classes, sorted.
         eval_set: tuple[Any, Any] | None = None,
         n_trials: Any = None,
     ) -> FieldwiseClassifier:
-        """Learn from X, anything that holds a table, and y.
+        """Learn from a table and its classes.
 
-        With `n_trials` y counts successes (clicks) of so many trials (impressions) a row.
+        Parameters
+        ----------
+        X : anything that holds a table: a frame, an array, a dict of columns, a path.
+        y : the class of every row; or a matrix of 0 and 1 with a column for each label.
+        sample_weight : (n,), how much each row counts.
+        eval_set : (X, y) of rows to stop by, instead of a random part of X.
+        n_trials : (n,), trials (impressions) of each row; y then counts successes (clicks).
         """
         self._fit(X, y, sample_weight, eval_set, n_trials)
         return self
@@ -395,7 +407,10 @@ classes_ : the classes, sorted.
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, *, sample_weight: Any = None
     ) -> FieldwiseClassifier:
-        """One epoch over more rows. Categories never seen before get rows of their own."""
+        """One epoch over more rows. Categories never seen before get rows of their own.
+
+        `classes` names all classes on the first call, where y may lack some.
+        """
         if not hasattr(self, "model_"):
             self._n_labels = 1
             self.classes_ = self._some(np.unique(y if classes is None else classes))
@@ -440,7 +455,15 @@ class FieldwiseRegressor(RegressorMixin, _FieldwiseEstimator):  # type: ignore[m
         sample_weight: Any = None,
         eval_set: tuple[Any, Any] | None = None,
     ) -> FieldwiseRegressor:
-        """Learn from X, anything that holds a table, and the numbers y."""
+        """Learn from a table and its numbers.
+
+        Parameters
+        ----------
+        X : anything that holds a table: a frame, an array, a dict of columns, a path.
+        y : the number to learn of every row; or a matrix with a column for each target.
+        sample_weight : (n,), how much each row counts.
+        eval_set : (X, y) of rows to stop by, instead of a random part of X.
+        """
         self._fit(X, y, sample_weight, eval_set)
         return self
 

@@ -156,7 +156,9 @@ def train(
     ] = None,
     max_mean: Annotated[
         float | None,
-        typer.Option(help="Hard upper bound on the norm of every field's mean model.", **THE_MODEL),
+        typer.Option(
+            help="Hard upper bound on the squared norm of every field's mean model.", **THE_MODEL
+        ),
     ] = None,
     batch_size: Annotated[
         int | None,

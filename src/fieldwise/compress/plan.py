@@ -48,8 +48,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Compression:
-    """The smaller model, the steps to it, the first being the model as it was, and a bound on the
-    change of any score."""
+    """The smaller model, and how it came about.
+
+    Attributes
+    ----------
+    model : the smaller model; the one that was given where nothing could be left out.
+    steps : size, loss and speed after every step, the first being the model as it was.
+    certificate : bounds on the change of scores; `largest_change` holds for any row.
+    times_smaller : how many times smaller the files are.
+    loss_added : how much the loss on the table `validation` rose.
+    """
 
     model: FieldwiseModel
     steps: list[Step]
@@ -73,9 +81,17 @@ def compress(
     show: bool | None = False,
     **options: Any,
 ) -> Compression:
-    """The smallest model whose loss on the table `validation`, which has the target, is at most
-    `max_loss` above the model's own, two standard errors of the difference included; with 0 the
-    model itself. `options` are those of reading."""
+    """The smallest model whose loss on a table is at most `max_loss` above the model's own, two
+    standard errors of the difference included.
+
+    Parameters
+    ----------
+    model : a model that is not compressed yet.
+    validation : a table with the target, of rows that the model was not trained on.
+    max_loss : how much its loss there may rise; 0 gives the model itself.
+    show : a progress bar; None shows one on a terminal.
+    options : how text is read, as `encode` takes it: `format`, `separator`, `quote`, `null_words`.
+    """
     _check(model, max_loss)
     judge = _Judge.read(model, validation, **options)
     before = judge.step("as it is", model, judge.coded(model, None))

@@ -30,14 +30,25 @@ class Bound:
     total = training loss + 2 L rademacher + 3 c sqrt(log(2 / delta) / 2n)
 
     for all models whose norms are within n1 and n2, were those fixed beforehand; losses above c
-    count as c. L is the Lipschitz constant of the loss.
+    count as c. See docs/maths.md.
+
+    Parameters
+    ----------
+    names : the m fields.
+    n1, n2 : (m,), the norms N1_i = ||W_b - mean||_F and N2_i = ||mean||_F.
+    rows, sums : (m,), what `maths.reach` says of the rows; m where all fields are categories.
+    n_rows : n, the rows of training.
+    train_loss : the mean loss on them.
+    delta : the chance that the bound does not hold.
+    lipschitz : L, the Lipschitz constant of the loss.
+    loss_bound : c, the largest loss that counts.
     """
 
     names: Sequence[str]
-    n1: np.ndarray  # (m,) N1_i = ||W_b - mean||_F
-    n2: np.ndarray  # (m,) N2_i = ||mean||_F
-    rows: np.ndarray  # (m,) what `maths.reach` says of the rows; m where all are categories
-    sums: np.ndarray  # (m,)
+    n1: np.ndarray
+    n2: np.ndarray
+    rows: np.ndarray
+    sums: np.ndarray
     n_rows: int
     train_loss: float
     delta: float = DELTA

@@ -196,11 +196,24 @@ class Partner:
 class CategoryCard:
     """A category's own model.
 
-    `bias` is what the model says of an average row, a partner's `weight` how much more or less it
-    says where that category is. `main` is what the category adds to a score on average, by the
-    models of all fields (of a number: what one standard deviation adds), `error` its standard error
-    from the number of rows alone, `confidence` the chance that its sign is right. A partner's
-    `effect` is what the two say together beyond what each says alone, by both their models.
+    Attributes
+    ----------
+    field, category, output : whose model it is.
+    count, share : how many rows of training have the category, and what share of all rows that is.
+    main : what the category adds to a score on average, by the models of all fields; of a number
+        that is kept linear, what one standard deviation adds.
+    error : the standard error of `main` from the number of rows alone; None where there is none.
+    confidence : the chance that the sign of `main` is right; None where there is no `error`.
+    bias : what the category's model says of an average row.
+    partners : for every other field, two lists of partner categories, those most in favour and
+        those most against. Each has `category`, `weight` (how much more or less this model says
+        where the partner is), `effect` (what the two say together beyond what each says alone, by
+        the models of both) and `count`.
+    nearest : the categories whose models are most alike, with their distances.
+    distance, typical : how far the model is from the mean of its field's models, and the median of
+        that over the field.
+    oddity, size : the place of the category by distance, 1 being the farthest, among so many.
+    note : a remark on rare, missing or list values; empty where there is none.
     """
 
     field: str
@@ -261,9 +274,20 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Where the models of two categories differ most. `distance` is that of the two models; of
-    every field, `fields` has the root mean square difference of its categories' weights, over the
-    rows of training."""
+    """Where the models of two categories of a field differ most.
+
+    Attributes
+    ----------
+    field, first, second, output : whose models they are.
+    differences : the partner categories over which they differ most. Each has `field`, `category`,
+        `first` and `second` (its weight in either model), `difference`, `effect` (how much more the
+        first says together with the partner than the second does) and `count`.
+    fields : every other field with the root mean square difference of its categories' weights, over
+        the rows of training.
+    counts, bias, main : of the first and of the second; see `CategoryCard`.
+    distance : between the two models.
+    typical : the median distance of the field's models from their mean.
+    """
 
     field: str
     first: str

@@ -16,9 +16,21 @@ __all__ = ["FieldImportance", "field_importance"]
 
 @dataclass(frozen=True)
 class FieldImportance:
-    """`importance` is how much a field's models differ on average, ||W_b - mean||_F / d_i. Shares
-    are of the variance that the score would have if fields were independent: of what a field says
-    alone, and of what two say together; all shares of fields and pairs add up to 1.
+    """How much every field and pair of fields matters, for one output of a model.
+
+    Shares are of the variance that the score would have if fields were independent; those of fields
+    and of pairs add up to 1. Start with them: importance weighs all categories alike, however rare.
+
+    Attributes
+    ----------
+    names : the m fields, in the order of the arrays.
+    output : the class or target whose score it is.
+    importance : (m,), the paper's: how much a field's models differ on average,
+        ||W_b - mean||_F / d_i.
+    share : (m,), the share of the variance that a field brings alone.
+    pairs : (m, m), the share that two fields bring together and neither alone; every pair is there
+        twice.
+    variance : of the score, were fields independent.
     """
 
     names: Sequence[str]

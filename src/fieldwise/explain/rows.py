@@ -127,8 +127,22 @@ def credit_shares(
 
 @dataclass
 class Explanation:
-    """Rows taken apart: base + sum of `fields` + sum of `pairs` over i < j is the score, and so is
-    base + sum of `shapley`. With several outputs every array has an axis more for them, the second.
+    """Rows taken apart. For every row `base` + the sum of `fields` + the sum of `pairs` over i < j
+    is the score, and so is `base` + the sum of `shapley`.
+
+    With n rows and m fields the shapes are as below. A model of several outputs (classes, targets)
+    has one more axis for them, the second.
+
+    Attributes
+    ----------
+    base : the score of an average row: a number, or one for each output.
+    fields : (n, m), what every field adds by itself.
+    pairs : (n, m, m), what two fields add together beyond what each adds alone; every pair is there
+        twice.
+    shapley : (n, m), exact Shapley values: a field's own effect and half of each of its pairs.
+    names : the fields, in the order of the axes.
+    values : what the rows hold, a frame with a column for each field.
+    crosses : fields that are evidence of crosses, and the fields they are made of; see `credited`.
     """
 
     base: Any  # a number, or (K,)

@@ -55,9 +55,13 @@ def create_app(
 ) -> FastAPI:
     """An ASGI application that serves the model of a folder, and every later one that is put there.
 
-    `token` is the bearer token it wants (FIELDWISE_TOKEN of the environment unless given), `poll`
-    how many seconds are between looks at the folder, `spool` where copies of models are kept (a
-    temporary folder unless given).
+    Parameters
+    ----------
+    model : the folder of a model.
+    limits : what a request may be at most; see `Limits`.
+    token : the bearer token that requests need; None takes FIELDWISE_TOKEN of the environment.
+    poll : seconds between two checks of the folder for a new model.
+    spool : where copies of models are kept; None is a temporary folder.
     """
     limits = limits or Limits()
     token = token or os.environ.get("FIELDWISE_TOKEN") or None

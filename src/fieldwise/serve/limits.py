@@ -14,15 +14,26 @@ MEGABYTE = 1_000_000
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes in bytes, time in seconds."""
+    """What a request may be at most: sizes in bytes, time in seconds.
 
-    max_body: int = 8 * MEGABYTE  # of JSON
-    max_rows: int = 10_000  # of JSON
-    max_text: int = 65_536  # letters of one value
-    max_batch_body: int = 128 * MEGABYTE  # of Arrow and Parquet
+    Parameters
+    ----------
+    max_body : size of a body of JSON.
+    max_rows : rows of JSON.
+    max_text : letters of one value.
+    max_batch_body : size of a body of Arrow or Parquet.
+    max_batch_rows : rows of Arrow or Parquet.
+    seconds : from a request's headers to the end of its answer.
+    header_seconds : from a connection, or a request's first byte, to its headers.
+    """
+
+    max_body: int = 8 * MEGABYTE
+    max_rows: int = 10_000
+    max_text: int = 65_536
+    max_batch_body: int = 128 * MEGABYTE
     max_batch_rows: int = 1_000_000
-    seconds: float = 30.0  # from a request's headers to the end of its answer
-    header_seconds: float = 10.0  # from a connection, or a request's first byte, to its headers
+    seconds: float = 30.0
+    header_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         for field in fields(self):

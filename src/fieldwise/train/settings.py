@@ -24,21 +24,42 @@ RATES = (0.05, 0.15, 0.4)
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """How to train. None means: adapted to the table."""
+    """How to train. None means: adapted to the table.
 
-    learning_rate: float | None = None  # RATES are tried on the rows to judge by
-    weight_decay: float | None = None  # of the rows in a batch, all alike; 0
-    shrinkage: float | None = None  # decay by count; 1 unless weight_decay is set
+    Parameters
+    ----------
+    learning_rate : Adagrad's step; None tries 0.05, 0.15 and 0.4 on the held-out rows.
+    weight_decay : the paper's decay, the same for every row in a batch; None is 0.
+    shrinkage : decay by count, stronger for rarer categories; None is 1, or 0 with `weight_decay`.
+    penalty : the weight of the penalty that holds a field's models together.
+    reg_every : steps between two applications of the penalty; None is 1,000, or an epoch where that
+        is less.
+    batch_size : rows per step; None is 2,048, and fewer for small tables.
+    epochs : the most epochs to train.
+    patience : training stops after this many epochs without gain on the held-out rows.
+    max_variance : a hard upper bound on every field's variance; None is none.
+    max_mean : a hard upper bound on the squared norm of every field's mean model; None is none.
+    bagging : train every member of an ensemble on rows drawn with replacement.
+    averages : snapshots of an epoch's second half that are averaged; 1 keeps its last.
+    half : keep the table of parameters in bfloat16, on a GPU.
+    init_scale : `U` and `V` start uniform within plus and minus this.
+    initial_state : what Adagrad's accumulators start at.
+    seed : the same seed gives the same model.
+    """
+
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+    shrinkage: float | None = None
     penalty: float = 1e-5
-    reg_every: int | None = None  # min(1000, steps in an epoch)
-    batch_size: int | None = None  # 2048, less for small tables
+    reg_every: int | None = None
+    batch_size: int | None = None
     epochs: int = 30
     patience: int = 2
-    max_variance: float | None = None  # bounds of every field's variance and mean norm
+    max_variance: float | None = None
     max_mean: float | None = None
-    bagging: bool = False  # every member of an ensemble on rows drawn with replacement
-    averages: int = 8  # tables of an epoch's second half whose mean is kept; 1: its last alone
-    half: bool = False  # the table in bfloat16, on a GPU
+    bagging: bool = False
+    averages: int = 8
+    half: bool = False
     init_scale: float = 0.02
     initial_state: float = 1e-6
     seed: int = 0
@@ -98,21 +119,36 @@ class Watch:
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """How to run: none of it changes the result, but for the last digits on another device. A
-    callback gets each epoch's record and stops the run by returning True."""
+    """Where and how to run. None of it changes the result, except for the last digits on another
+    device, and callbacks that stop the run.
 
-    device: str = "auto"  # "cuda", "cpu"
-    # By name, whatever the device; or what makes one of a layout, steps, an objective and offsets.
+    Parameters
+    ----------
+    device : "cpu", "cuda", or "auto": a GPU where there is one and the table is large.
+    engine : the name of an engine, whatever the device; or a function that makes one from a layout,
+        step settings, an objective and offsets. None chooses.
+    resident : whether a GPU holds all rows; None: where they fit.
+    n_jobs : threads; None is all cores.
+    callbacks : functions that get each epoch's record, a dict; one that returns True stops the run.
+    watch : looks at the engine every so many steps and may end the run; see `Watch`.
+    checkpoint : the folder for checkpoints; None writes none.
+    checkpoint_minutes : the time between two checkpoints within an epoch.
+    resume : go on from the checkpoint that is there.
+    show : a progress bar; None shows one on a terminal.
+    keeps_best : Ctrl-C ends training with the best so far; if false it is an error.
+    """
+
+    device: str = "auto"
     engine: str | Callable[..., Engine] | None = None
-    resident: bool | None = None  # whether a GPU holds all rows; None: where they fit
+    resident: bool | None = None
     n_jobs: int | None = None
     callbacks: Sequence[Callback] = ()
     watch: Watch | None = None
     checkpoint: Path | None = None
     checkpoint_minutes: float = 10.0
     resume: bool = False
-    show: bool | None = False  # None: where there is a terminal
-    keeps_best: bool = True  # Ctrl-C ends training with the best so far; false: it is an error
+    show: bool | None = False
+    keeps_best: bool = True
 
     def __post_init__(self) -> None:
         if self.n_jobs is not None and self.n_jobs < 1:  # -1, as scikit-learn says all cores
