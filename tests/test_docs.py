@@ -176,7 +176,7 @@ def test_the_gpus_figures_are_the_results():
     text = " ".join((ROOT / "docs" / "gpu.md").read_text().split())
     gpu = results("gpu")
     figures = [
-        f"{gpu['whole_run']['seconds']:.1f} s, {min(gpu['whole_run']['epoch_seconds']):.1f} s an epoch",
+        f"{gpu['whole_run']['seconds']:.1f} s, {min(gpu['whole_run']['epoch_seconds']):.1f} s an",
         f"{gpu['whole_run']['peak_gpu_gb']:.1f} GB",
         f"{gpu['streaming']['times_resident']:.2f} times as long",
     ]

@@ -62,10 +62,11 @@ class FieldwiseModel:
     Attributes
     ----------
     schema : what the columns of the table it reads are, and its target.
-    metrics : how good it was on the rows held out of training.
-    settings : those it was trained with, as they were decided.
-    history : a dict an epoch.
-    lineage : a dict an update.
+    metrics : how good it was on the rows held out of training, such as "logloss" and "auc"; empty
+        where none were held out.
+    settings : those it was trained with, with everything decided that adapts.
+    history : the record of every epoch, a dict.
+    lineage : the record of every update, a dict.
     layout : which row and column of its table belongs to which field.
     """
 
@@ -122,7 +123,7 @@ class FieldwiseModel:
 
     @property
     def compression(self) -> Mapping[str, Any]:
-        """How the model was compressed: steps, certificate; empty where it was not."""
+        """How the model was compressed (steps, certificate); empty where it was not."""
         return self.stored.about if isinstance(self.stored, Packed) else {}
 
     @property
@@ -131,11 +132,12 @@ class FieldwiseModel:
 
     @property
     def table(self) -> np.ndarray:
-        """(d, R + K)"""
+        """The table of parameters, (d, R + K): a row for each category."""
         return self.rows[: self.layout.n_rows]
 
     @property
     def classes(self) -> tuple[str, ...]:
+        """The classes of the target, sorted; empty where it is a number."""
         return self.schema.target.classes if self.schema.target else ()
 
     def importance(self) -> dict[str, float]:
@@ -433,15 +435,18 @@ class FieldwiseModel:
             warnings.warn(f"values never seen in training: {parts}", stacklevel=5)
 
     def predict_proba(self, data: Any) -> Any:
-        """The chance of the second class, (n,), or of every class, (n, K); of several targets a
-        dict of them."""
+        """The chance of the second of two classes, (n,), or of every class, (n, K).
+
+        `data` is a frame, a path or anything that holds a table; or a dict of the raw values of one
+        row. With several targets it is a dict of these by name.
+        """
         if not all(head.is_class for head in self.objective.heads):
             raise ModelError("the model predicts numbers, not classes; use predict")
         return self.predictions(self.decision_function(data))
 
     def predict(self, data: Any) -> Any:
-        """For every row a number, or as text the likeliest class (of a vote the one that most
-        fields choose). Of several targets a dict of them."""
+        """For every row the number, or as text the likeliest class (of a vote the one that most
+        fields choose); `data` as for `predict_proba`. With several targets a dict of these."""
         parts = [self.choices(*coded) for coded in self._coded(data)]
         found = [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
         pairs = zip(self.schema.targets, found, strict=True)
@@ -497,13 +502,13 @@ class FieldwiseModel:
         return {k: v for k, v in self.__dict__.items() if k not in left}
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the model into the folder `path`, whole or not at all; what is there is replaced
-        with `overwrite` alone."""
+        """Write the model into the folder `path`, completely or not at all. A model that is already
+        there is an error, or replaced with `overwrite=True`."""
         return write_model(self, Path(path), overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | Path) -> FieldwiseModel:
-        """Open the model of a folder. Its files are checked, its table is mapped, not copied."""
+        """Open the model of a folder. Its files are checked, and its table is memory-mapped."""
         return cls(**read_model(Path(path)))
 
 
