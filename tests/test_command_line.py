@@ -194,11 +194,14 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     (tmp_path / "t.csv").write_text("a,b,y\n" + rows)
     words = ["train", tmp_path / "t.csv", "--target", "y", "--out", tmp_path / "m"]
     command = [sys.executable, "-m", "fieldwise", *map(str, words), "--rank", "64"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / ".m.work" / "store").exists() and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=100)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while not (tmp_path / ".m.work" / "store").exists() and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        try:
+            _, errors = process.communicate(timeout=100)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "interrupted; the same command with --resume goes on" in errors
     run(*words, "--resume", "--epochs", 1, "--learning-rate", 0.1, "--quiet")

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from commands import run
-from fieldwise import DataError, SettingError, StoreError, encode, synthetic
+from fieldwise import DataError, SettingError, StoreError, cli, encode, synthetic
 from fieldwise.cli.signals import signals_heard
 from fieldwise.data.provisional import Reading
 from fieldwise.fitting import train_table
@@ -329,6 +329,17 @@ def test_too_little_memory(tmp_path):
     assert not (tmp_path / "m").exists()
 
 
+def test_a_thread_that_cannot_be_started_lacks_memory(monkeypatch, capsys):
+    def refuse() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(cli, "app", refuse)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("error: there is not enough memory")
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer to hear it again by")
 def test_ctrl_c_leaves_no_lock_of_pythons_threads_taken():
     """It comes where a lock was taken and nobody has noted that yet; it is heard inside."""
@@ -351,7 +362,10 @@ from fieldwise.cli.signals import signals_heard
 
 def tell():
     time.sleep(0.3)
-    os.kill(os.getpid(), signal.SIGINT)
+    if sys.argv[2] == "main":
+        os.kill(os.getpid(), signal.SIGINT)
+    else:  # who hears it does not interrupt the wait of the main thread
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
 threading.Thread(target=tell).start()
 begun, slow = time.monotonic(), threading.Thread(target=time.sleep, args=[3], daemon=True)
@@ -370,9 +384,10 @@ with signals_heard(), ThreadPoolExecutor(1) as pool:
 """
 
 
+@pytest.mark.parametrize("thread", ["main", "other"])
 @pytest.mark.parametrize("what", ["result", "event", "join"])
-def test_ctrl_c_is_heard_while_python_waits(what):
-    command = [sys.executable, "-W", "ignore", "-c", WAITS, what]
+def test_ctrl_c_is_heard_while_python_waits(what, thread):
+    command = [sys.executable, "-W", "ignore", "-c", WAITS, what, thread]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr
 

@@ -104,7 +104,12 @@ def _root(
     """
 
 
-def _short_of_memory(error: MemoryError) -> str:
+def _is_short_of_memory(error: BaseException) -> bool:
+    """A thread that cannot be started lacks memory for its stack."""
+    return isinstance(error, MemoryError) or str(error) == "can't start new thread"
+
+
+def _short_of_memory(error: BaseException) -> str:
     about = f": {error}" if str(error) else ""
     return f"there is not enough memory{about}. What was there before is as it was"
 
@@ -122,7 +127,9 @@ def main() -> None:
     except FieldwiseError as error:
         typer.echo(f"error: {_as_typed(str(error), sys.argv[1:])}", err=True)
         sys.exit(2)
-    except MemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not _is_short_of_memory(error):
+            raise
         typer.echo(f"error: {_short_of_memory(error)}", err=True)
         sys.exit(2)
     except SystemExit as ended:
