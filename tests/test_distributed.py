@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import signal
@@ -14,6 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from commands import run
 from events import events
 from fieldwise import FieldwiseModel, synthetic
 from fieldwise.data.encoding import encode
@@ -384,8 +386,21 @@ def test_a_plan_adds_up():
     speeds = [one.rows_per_second for one in every]
     assert speeds == sorted(speeds, reverse=True)
     assert plans(layout, MACHINE, 13)[0].n_groups == 13  # more than fields: rows are shared out
-    with pytest.raises(SettingError, match="a network of latency"):
-        Network(-1.0)
+    for about in ((-1.0,), (float("nan"),), (1e-3, 0.0), (1e-3, float("nan"))):
+        with pytest.raises(SettingError, match="a network of latency"):
+            Network(*about)
+
+
+def test_a_plan_of_a_store_is_of_the_model_it_trains(tmp_path):
+    """A score a class, and a linear number without columns of its own."""
+    table = mixed().select("user", "site", "hour", "price", kind="k" + pl.col("kind"))
+    encode(table, tmp_path / "s", target="kind", kinds={"price": "linear"})
+    said = run("plan", tmp_path / "s", "--workers", 2, "--rank", 4, "--batch-size", 64, "--json")[0]
+    (one,) = [found for found in json.loads(said) if found["n_groups"] == 1]
+    assert one["columns"] == 32  # two fields of four columns a class, three biases: 27
+    assert one["sent_bytes"] == 64 * 3 * 4
+    errors = run("plan", tmp_path / "s", "--latency", "nan", expect=2)[1]
+    assert "a network of latency nan" in errors
 
 
 def test_this_machine_is_measured():
