@@ -24,11 +24,11 @@ from fieldwise.distributed.planning import Machine, Network, measured, plan, pla
 from fieldwise.distributed.shards import column_pairs
 from fieldwise.engines import gpu_is_here
 from fieldwise.engines._shards import shard_layout
-from fieldwise.errors import DataError, FieldwiseError, SettingError
+from fieldwise.errors import DataError, FieldwiseError, SettingError, StoreError
 from fieldwise.fitting import train_table
 from fieldwise.layout import Layout
 from fieldwise.train import Running, TrainSettings
-from workers import ended, launched, started, torchrun, two_hosts
+from workers import SCRIPT, ended, free_port, launched, started, torchrun, two_hosts
 
 CLOSE = 1e-5  # of any weight after an epoch or two: float addition in another order
 SETTINGS = {"learning_rate": 0.1, "epochs": 2, "batch_size": 256, "seed": 3}
@@ -246,6 +246,25 @@ def test_a_worker_is_killed_and_the_run_goes_on(undisturbed, tmp_path):
     assert np.array_equal(FieldwiseModel.load(tmp_path / "killed").rows, rows)
 
 
+def apart(*given: dict, expect: int = 0, more: list[dict] | None = None) -> list[str]:
+    """What workers write that were started with something else each, as on hosts of their own."""
+    port, processes = str(free_port()), []
+    for rank, one in enumerate(given):
+        about = more[rank] if more else {}
+        processes += started(len(given), {"cases": [one]}, [rank], MASTER_PORT=port, **about)
+    return ended(processes, expect)
+
+
+def test_hosts_do_not_count_alike_how_often_they_start(undisturbed, tmp_path):
+    """torchrun on a host whose workers were well does not count that it starts them again."""
+    case, rows = undisturbed
+    case = {**case, "out": str(tmp_path / "m"), "connect": 20}
+    launched(2, {"cases": [case], "die": [1, 30, str(tmp_path / "died")]}, expect=None)
+    counts = [{"TORCHELASTIC_RESTART_COUNT": count} for count in "01"]
+    apart(case, case, more=counts)
+    assert np.array_equal(FieldwiseModel.load(tmp_path / "m").rows, rows)
+
+
 @pytest.mark.parametrize(("before", "after", "groups"), [(2, 3, 1), (3, 2, 1), (2, 4, 2)])
 def test_goes_on_with_another_number_of_workers(stores, tmp_path, before, after, groups):
     case = {"data": str(stores / "plain"), "rank": 4, "settings": SETTINGS}
@@ -269,6 +288,15 @@ def test_a_shard_that_is_missing_or_altered_is_named(stores, tmp_path):
     shard.write_bytes(content)
     said = launched(2, {"cases": [{**case, "resume": True}]}, expect=2)
     assert f"{shard} is missing or was altered" in "".join(said)
+    with pytest.raises(StoreError, match="checkpoint of a run of several workers"):
+        resumed = Running(show=False, n_jobs=1, resume=True)
+        train_table(
+            case["data"],
+            case["out"],
+            running=resumed,
+            rank=4,
+            settings=TrainSettings(**SETTINGS),
+        )
     shard.unlink()
     said = launched(3, {"cases": [{**case, "resume": True}]}, expect=2)
     assert f"{shard} is missing or was altered" in "".join(said)
@@ -319,6 +347,97 @@ def test_workers_with_other_data_are_refused(stores, tmp_path):
     data = [str(stores / "plain"), str(tmp_path / "other")]
     said = launched(2, {"cases": [{"data": data, "out": str(tmp_path / "m")}]}, expect=2)
     assert all("worker 1 has other data than worker 0" in text for text in said)
+
+
+def test_workers_with_other_settings_or_folders_are_refused(stores, tmp_path):
+    one = {"data": str(stores / "plain"), "out": str(tmp_path / "m"), "settings": SETTINGS}
+    for changed, message in (
+        ({"settings": {**SETTINGS, "seed": 4}}, "other settings than worker 0: seed is 4, not 3"),
+        ({"resume": True}, "other settings than worker 0: resume is True, not False"),
+        ({"reading": {"target": "y"}}, "other settings than worker 0: target is 'y', not None"),
+        ({"n_groups": 2}, "other groups than worker 0: 2, not 1"),
+        ({"out": str(tmp_path / "elsewhere" / "m")}, "must be on a disk that all workers share"),
+    ):
+        said = apart(one, {**one, **changed}, expect=2)
+        assert all(f"worker 1 {'does not see' if 'out' in changed else 'has'}" in x for x in said)
+        assert all(message in text for text in said)
+        assert not list(tmp_path.iterdir())
+
+
+LOST = """
+import os, sys, time
+from fieldwise.distributed import joined
+from fieldwise.errors import TrainingError
+
+with joined() as peers:
+    if not peers.is_first:
+        os._exit(9)
+    try:
+        peers.at_first(lambda: time.sleep(5))
+    except TrainingError as error:
+        print("error:", error, file=sys.stderr)
+        os._exit(2)
+"""
+
+
+def test_a_worker_dies_while_the_first_one_works():
+    """A message, no traceback of the thread that tells the others."""
+    processes = started(2, {}, script=LOST)
+    said = ended(processes, expect=None)[0]
+    assert [process.returncode for process in processes] == [2, 9]
+    assert "worker 0 of 2 lost another one" in said
+    assert "Traceback" not in said
+
+
+SLOW = """
+import time
+import numpy as np
+from fieldwise.distributed import joined
+from fieldwise.distributed import peers as module
+
+module.PIECE = 8
+with joined(connect=5, silent=3) as peers:
+    found = np.zeros((3, 8, 2))
+
+    def place(shard, start, part):
+        time.sleep(0.5)
+        found[shard, start : start + len(part)] = part
+
+    peers.to_first(np.full((8, 2), peers.grid.rank, np.float32), place)
+    assert not peers.is_first or (found == np.arange(3)[:, None, None]).all()
+    if hasattr(peers, "each"):
+        assert peers.each(lambda: time.sleep(5 * (peers.grid.rank == 2))) == [None] * 3
+"""
+
+
+def test_who_is_slow_is_not_lost():
+    """Neither who waits for its turn, nor who waits for another's disk."""
+    ended(started(3, {}, script=SLOW))
+
+
+def test_the_first_worker_takes_long_to_make_the_model(stores, tmp_path):
+    """Of a table that it keeps on disk, for no worker may have the memory for it."""
+    slowly = """
+from fieldwise.model import FieldwiseModel
+make = FieldwiseModel.of.__func__
+
+def of(cls, words, problem, fit, *more, **room):
+    import time
+    import numpy as np
+    time.sleep(6)
+    model = make(cls, words, problem, fit, *more, **room)
+    on_disk = [isinstance(a.base, np.memmap) for a in (fit.table, model.rows)]
+    print(on_disk, file=sys.stderr)
+    return model
+
+FieldwiseModel.of = classmethod(of)
+given = """
+    case = {"data": str(stores / "plain"), "out": str(tmp_path / "m"), "settings": SETTINGS}
+    given = {"cases": [{**case, "silent": 4}]}
+    said = ended(started(2, given, script=SCRIPT.replace("given = ", slowly, 1)))
+    assert "[True, True]" in said[0]
+    same(FieldwiseModel.load(tmp_path / "m"), alone(stores / "plain", tmp_path / "one"))
+    assert not (tmp_path / ".m.work").exists()
 
 
 def test_mistakes_are_refused_by_all(stores, tmp_path):

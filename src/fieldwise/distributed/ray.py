@@ -17,7 +17,7 @@ from ..errors import DataError, FieldwiseError, MissingExtra, SettingError, Trai
 from ..files import remove_folder, write_atomically
 from ..model import FieldwiseModel
 from ..train import Running
-from .peers import world
+from .meeting import world
 from .run import train_table, work_folder
 
 __all__ = ["encode_on_ray", "train_on_ray"]
