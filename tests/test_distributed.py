@@ -562,6 +562,32 @@ def test_ray_trains_what_one_process_trains(ray, stores, tmp_path):
         train_on_ray(stores / "plain", tmp_path / "n", n_workers=2, preset="glass", running=running)
     with pytest.raises(SettingError, match="ask for 64 processors"):
         train_on_ray(stores / "plain", tmp_path / "n", n_workers=64)
+    with pytest.raises(SettingError, match="a GPU each; the cluster has 2, and room for 0"):
+        about = Running(show=False, device="cuda")
+        train_on_ray(stores / "plain", tmp_path / "n", n_workers=2, running=about)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ray_does_not_try_again_what_that_would_not_mend(ray, stores, tmp_path):
+    from fieldwise.distributed.ray import train_on_ray
+
+    running = Running(show=False, n_jobs=1)
+    settings = TrainSettings(**{**SETTINGS, "learning_rate": 1e30})
+    with pytest.raises(FieldwiseError, match="^the loss is (nan|inf) in epoch 1"):
+        train_on_ray(
+            stores / "plain", tmp_path / "m", n_workers=2, running=running, settings=settings
+        )
+    assert not (tmp_path / ".m.ray").exists()
+
+
+def test_a_ray_cluster_that_does_not_answer(monkeypatch):
+    from fieldwise.distributed import ray as on_ray
+
+    package = pytest.importorskip("ray", reason="the package ray is not installed")
+    monkeypatch.setattr(package, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
+    with pytest.raises(SettingError, match="no Ray cluster answers at RAY_ADDRESS='127.0.0.1"):
+        on_ray._started(show=False)
 
 
 @pytest.mark.filterwarnings("ignore")
