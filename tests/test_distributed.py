@@ -446,6 +446,12 @@ def test_mistakes_are_refused_by_all(stores, tmp_path):
     assert all("5 workers share the columns of 4 fields; take at most 4" in text for text in said)
     said = launched(2, {"cases": [{"data": data, "out": out, "preset": "glass"}]}, expect=2)
     assert all("one process" in text for text in said)
+    for more, message in (
+        ({"settings": {"half": True}}, "half=True keeps the table in bfloat16 on a GPU"),
+        ({"device": "xpu"}, "device='xpu' is not one of auto, cpu, cuda"),
+    ):
+        said = launched(2, {"cases": [{"data": data, "out": out, **more}]}, expect=2)
+        assert all(message in text for text in said)
     said = launched(2, {"cases": [{"data": str(tmp_path / "none"), "out": out}]}, expect=2)
     assert all("none" in text for text in said)
     said = launched(3, {"cases": [{"data": data, "out": out, "n_groups": 2}]}, expect=2)
@@ -588,6 +594,14 @@ def test_a_ray_cluster_that_does_not_answer(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
     with pytest.raises(SettingError, match="no Ray cluster answers at RAY_ADDRESS='127.0.0.1"):
         on_ray._started(show=False)
+
+
+def test_ray_workers_get_paths_that_are_whole(monkeypatch, tmp_path):
+    from fieldwise.distributed.ray import _absolute
+
+    monkeypatch.chdir(tmp_path)
+    assert _absolute("parts/*.csv") == str(tmp_path / "parts" / "*.csv")
+    assert _absolute("s3://bucket/clicks.store") == "s3://bucket/clicks.store"
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -149,9 +149,10 @@ def _reach(address: str) -> None:
 
 
 def _absolute(data: Any) -> Any:
-    """A path as other machines have it."""
-    is_path = isinstance(data, (str, Path)) and Path(data).exists()
-    return str(Path(data).absolute()) if is_path else data
+    """A path, or a pattern of several, as other machines have it."""
+    if is_remote(data) or not isinstance(data, (str, Path)):
+        return data
+    return str(Path(data).absolute())
 
 
 def _worker(given: dict[str, Any]) -> None:

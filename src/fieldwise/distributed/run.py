@@ -20,7 +20,7 @@ from .. import __version__
 from ..callbacks import heard, tell
 from ..data.remote import is_remote
 from ..data.store import Store
-from ..engines import StepSettings
+from ..engines import StepSettings, engine_for
 from ..engines.sharded import ShardedEngine
 from ..errors import FieldwiseError, SettingError
 from ..files import array_on_disk, disk_errors
@@ -206,19 +206,18 @@ def train_sharded(
     layout = problem.layout
     if layout.component != "linear":
         raise SettingError(f"component={layout.component!r} is trained in one process")
-    if running.device == "cuda":
+    kind: Any = partial(ShardedEngine, n_jobs=running.n_jobs)
+    if engine_for(running.device, layout, n_rows=0) == "gpu":
+        from ..engines.sharded_gpu import ShardedGpuEngine
+
+        kind = ShardedGpuEngine
         peers.use_device()
     shares = share_columns(layout, peers.grid.n_shards)
     fields = shares[peers.grid.shard]
 
     def make(whole: Layout, steps: StepSettings, objective: Objective, offsets: np.ndarray) -> Any:
         about = (whole, fields, peers, steps, objective, offsets)
-        if running.device == "cuda":
-            from ..engines.sharded_gpu import ShardedGpuEngine
-
-            engine: Any = ShardedGpuEngine(*about, half=settings.half)
-        else:
-            engine = ShardedEngine(*about, n_jobs=running.n_jobs)
+        engine = kind(*about, half=settings.half)
         engine.disk = ShardedDisk(peers, whole, shares)
         return engine
 
