@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import signal
@@ -14,6 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from commands import run
 from events import events
 from fieldwise import FieldwiseModel, synthetic
 from fieldwise.data.encoding import encode
@@ -22,11 +24,11 @@ from fieldwise.distributed.planning import Machine, Network, measured, plan, pla
 from fieldwise.distributed.shards import column_pairs
 from fieldwise.engines import gpu_is_here
 from fieldwise.engines._shards import shard_layout
-from fieldwise.errors import DataError, FieldwiseError, SettingError
+from fieldwise.errors import DataError, FieldwiseError, SettingError, StoreError
 from fieldwise.fitting import train_table
 from fieldwise.layout import Layout
 from fieldwise.train import Running, TrainSettings
-from workers import ended, launched, started, torchrun, two_hosts
+from workers import SCRIPT, ended, free_port, launched, started, torchrun, two_hosts
 
 CLOSE = 1e-5  # of any weight after an epoch or two: float addition in another order
 SETTINGS = {"learning_rate": 0.1, "epochs": 2, "batch_size": 256, "seed": 3}
@@ -244,6 +246,25 @@ def test_a_worker_is_killed_and_the_run_goes_on(undisturbed, tmp_path):
     assert np.array_equal(FieldwiseModel.load(tmp_path / "killed").rows, rows)
 
 
+def apart(*given: dict, expect: int = 0, more: list[dict] | None = None) -> list[str]:
+    """What workers write that were started with something else each, as on hosts of their own."""
+    port, processes = str(free_port()), []
+    for rank, one in enumerate(given):
+        about = more[rank] if more else {}
+        processes += started(len(given), {"cases": [one]}, [rank], MASTER_PORT=port, **about)
+    return ended(processes, expect)
+
+
+def test_hosts_do_not_count_alike_how_often_they_start(undisturbed, tmp_path):
+    """torchrun on a host whose workers were well does not count that it starts them again."""
+    case, rows = undisturbed
+    case = {**case, "out": str(tmp_path / "m"), "connect": 20}
+    launched(2, {"cases": [case], "die": [1, 30, str(tmp_path / "died")]}, expect=None)
+    counts = [{"TORCHELASTIC_RESTART_COUNT": count} for count in "01"]
+    apart(case, case, more=counts)
+    assert np.array_equal(FieldwiseModel.load(tmp_path / "m").rows, rows)
+
+
 @pytest.mark.parametrize(("before", "after", "groups"), [(2, 3, 1), (3, 2, 1), (2, 4, 2)])
 def test_goes_on_with_another_number_of_workers(stores, tmp_path, before, after, groups):
     case = {"data": str(stores / "plain"), "rank": 4, "settings": SETTINGS}
@@ -267,6 +288,15 @@ def test_a_shard_that_is_missing_or_altered_is_named(stores, tmp_path):
     shard.write_bytes(content)
     said = launched(2, {"cases": [{**case, "resume": True}]}, expect=2)
     assert f"{shard} is missing or was altered" in "".join(said)
+    with pytest.raises(StoreError, match="checkpoint of a run of several workers"):
+        resumed = Running(show=False, n_jobs=1, resume=True)
+        train_table(
+            case["data"],
+            case["out"],
+            running=resumed,
+            rank=4,
+            settings=TrainSettings(**SETTINGS),
+        )
     shard.unlink()
     said = launched(3, {"cases": [{**case, "resume": True}]}, expect=2)
     assert f"{shard} is missing or was altered" in "".join(said)
@@ -319,12 +349,109 @@ def test_workers_with_other_data_are_refused(stores, tmp_path):
     assert all("worker 1 has other data than worker 0" in text for text in said)
 
 
+def test_workers_with_other_settings_or_folders_are_refused(stores, tmp_path):
+    one = {"data": str(stores / "plain"), "out": str(tmp_path / "m"), "settings": SETTINGS}
+    for changed, message in (
+        ({"settings": {**SETTINGS, "seed": 4}}, "other settings than worker 0: seed is 4, not 3"),
+        ({"resume": True}, "other settings than worker 0: resume is True, not False"),
+        ({"reading": {"target": "y"}}, "other settings than worker 0: target is 'y', not None"),
+        ({"n_groups": 2}, "other groups than worker 0: 2, not 1"),
+        ({"out": str(tmp_path / "elsewhere" / "m")}, "must be on a disk that all workers share"),
+    ):
+        said = apart(one, {**one, **changed}, expect=2)
+        assert all(f"worker 1 {'does not see' if 'out' in changed else 'has'}" in x for x in said)
+        assert all(message in text for text in said)
+        assert not list(tmp_path.iterdir())
+
+
+LOST = """
+import os, sys, time
+from fieldwise.distributed import joined
+from fieldwise.errors import TrainingError
+
+with joined() as peers:
+    if not peers.is_first:
+        os._exit(9)
+    try:
+        peers.at_first(lambda: time.sleep(5))
+    except TrainingError as error:
+        print("error:", error, file=sys.stderr)
+        os._exit(2)
+"""
+
+
+def test_a_worker_dies_while_the_first_one_works():
+    """A message, no traceback of the thread that tells the others."""
+    processes = started(2, {}, script=LOST)
+    said = ended(processes, expect=None)[0]
+    assert [process.returncode for process in processes] == [2, 9]
+    assert "worker 0 of 2 lost another one" in said
+    assert "Traceback" not in said
+
+
+SLOW = """
+import time
+import numpy as np
+from fieldwise.distributed import joined
+from fieldwise.distributed import peers as module
+
+module.PIECE = 8
+with joined(connect=5, silent=3) as peers:
+    found = np.zeros((3, 8, 2))
+
+    def place(shard, start, part):
+        time.sleep(0.5)
+        found[shard, start : start + len(part)] = part
+
+    peers.to_first(np.full((8, 2), peers.grid.rank, np.float32), place)
+    assert not peers.is_first or (found == np.arange(3)[:, None, None]).all()
+    if hasattr(peers, "each"):
+        assert peers.each(lambda: time.sleep(5 * (peers.grid.rank == 2))) == [None] * 3
+"""
+
+
+def test_who_is_slow_is_not_lost():
+    """Neither who waits for its turn, nor who waits for another's disk."""
+    ended(started(3, {}, script=SLOW))
+
+
+def test_the_first_worker_takes_long_to_make_the_model(stores, tmp_path):
+    """Of a table that it keeps on disk, for no worker may have the memory for it."""
+    slowly = """
+from fieldwise.model import FieldwiseModel
+make = FieldwiseModel.of.__func__
+
+def of(cls, words, problem, fit, *more, **room):
+    import time
+    import numpy as np
+    time.sleep(6)
+    model = make(cls, words, problem, fit, *more, **room)
+    on_disk = [isinstance(a.base, np.memmap) for a in (fit.table, model.rows)]
+    print(on_disk, file=sys.stderr)
+    return model
+
+FieldwiseModel.of = classmethod(of)
+given = """
+    case = {"data": str(stores / "plain"), "out": str(tmp_path / "m"), "settings": SETTINGS}
+    given = {"cases": [{**case, "silent": 4}]}
+    said = ended(started(2, given, script=SCRIPT.replace("given = ", slowly, 1)))
+    assert "[True, True]" in said[0]
+    same(FieldwiseModel.load(tmp_path / "m"), alone(stores / "plain", tmp_path / "one"))
+    assert not (tmp_path / ".m.work").exists()
+
+
 def test_mistakes_are_refused_by_all(stores, tmp_path):
     data, out = str(stores / "plain"), str(tmp_path / "m")
     said = launched(5, {"cases": [{"data": data, "out": out}]}, expect=2)
     assert all("5 workers share the columns of 4 fields; take at most 4" in text for text in said)
     said = launched(2, {"cases": [{"data": data, "out": out, "preset": "glass"}]}, expect=2)
     assert all("one process" in text for text in said)
+    for more, message in (
+        ({"settings": {"half": True}}, "half=True keeps the table in bfloat16 on a GPU"),
+        ({"device": "xpu"}, "device='xpu' is not one of auto, cpu, cuda"),
+    ):
+        said = launched(2, {"cases": [{"data": data, "out": out, **more}]}, expect=2)
+        assert all(message in text for text in said)
     said = launched(2, {"cases": [{"data": str(tmp_path / "none"), "out": out}]}, expect=2)
     assert all("none" in text for text in said)
     said = launched(3, {"cases": [{"data": data, "out": out, "n_groups": 2}]}, expect=2)
@@ -384,8 +511,21 @@ def test_a_plan_adds_up():
     speeds = [one.rows_per_second for one in every]
     assert speeds == sorted(speeds, reverse=True)
     assert plans(layout, MACHINE, 13)[0].n_groups == 13  # more than fields: rows are shared out
-    with pytest.raises(SettingError, match="a network of latency"):
-        Network(-1.0)
+    for about in ((-1.0,), (float("nan"),), (1e-3, 0.0), (1e-3, float("nan"))):
+        with pytest.raises(SettingError, match="a network of latency"):
+            Network(*about)
+
+
+def test_a_plan_of_a_store_is_of_the_model_it_trains(tmp_path):
+    """A score a class, and a linear number without columns of its own."""
+    table = mixed().select("user", "site", "hour", "price", kind="k" + pl.col("kind"))
+    encode(table, tmp_path / "s", target="kind", kinds={"price": "linear"})
+    said = run("plan", tmp_path / "s", "--workers", 2, "--rank", 4, "--batch-size", 64, "--json")[0]
+    (one,) = [found for found in json.loads(said) if found["n_groups"] == 1]
+    assert one["columns"] == 32  # two fields of four columns a class, three biases: 27
+    assert one["sent_bytes"] == 64 * 3 * 4
+    errors = run("plan", tmp_path / "s", "--latency", "nan", expect=2)[1]
+    assert "a network of latency nan" in errors
 
 
 def test_this_machine_is_measured():
@@ -428,6 +568,40 @@ def test_ray_trains_what_one_process_trains(ray, stores, tmp_path):
         train_on_ray(stores / "plain", tmp_path / "n", n_workers=2, preset="glass", running=running)
     with pytest.raises(SettingError, match="ask for 64 processors"):
         train_on_ray(stores / "plain", tmp_path / "n", n_workers=64)
+    with pytest.raises(SettingError, match="a GPU each; the cluster has 2, and room for 0"):
+        about = Running(show=False, device="cuda")
+        train_on_ray(stores / "plain", tmp_path / "n", n_workers=2, running=about)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ray_does_not_try_again_what_that_would_not_mend(ray, stores, tmp_path):
+    from fieldwise.distributed.ray import train_on_ray
+
+    running = Running(show=False, n_jobs=1)
+    settings = TrainSettings(**{**SETTINGS, "learning_rate": 1e30})
+    with pytest.raises(FieldwiseError, match="^the loss is (nan|inf) in epoch 1"):
+        train_on_ray(
+            stores / "plain", tmp_path / "m", n_workers=2, running=running, settings=settings
+        )
+    assert not (tmp_path / ".m.ray").exists()
+
+
+def test_a_ray_cluster_that_does_not_answer(monkeypatch):
+    from fieldwise.distributed import ray as on_ray
+
+    package = pytest.importorskip("ray", reason="the package ray is not installed")
+    monkeypatch.setattr(package, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
+    with pytest.raises(SettingError, match="no Ray cluster answers at RAY_ADDRESS='127.0.0.1"):
+        on_ray._started(show=False)
+
+
+def test_ray_workers_get_paths_that_are_whole(monkeypatch, tmp_path):
+    from fieldwise.distributed.ray import _absolute
+
+    monkeypatch.chdir(tmp_path)
+    assert _absolute("parts/*.csv") == str(tmp_path / "parts" / "*.csv")
+    assert _absolute("s3://bucket/clicks.store") == "s3://bucket/clicks.store"
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -27,6 +27,7 @@ MOVERS = {"rename", "replace", "move", "copy", "copy2", "copyfile", "copytree", 
 # Where that is done by hand, and why what is there is never half of something.
 BY_HAND = {
     "files.write_atomically": "what everybody else calls",
+    "files.array_on_disk": "memory on a disk, for the process that made it alone",
     "files.remove_folder": "renamed, then removed",
     "files.replace_folder": "one folder in the place of another",
     "files.put_back": "one rename",

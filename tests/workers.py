@@ -102,10 +102,12 @@ def started(
     given: dict[str, Any],
     ranks: list[int] | None = None,
     hosts: list[str] | None = None,
+    script: str = SCRIPT,
     **more: str,
 ) -> list[subprocess.Popen]:
     """Some of n workers, all if not said which, as a launcher starts them; on hosts of their own,
-    which are network namespaces of this machine, or all on it. `more` is environment."""
+    which are network namespaces of this machine, or all on it. `script` is what they do with what
+    is given, `more` is environment."""
     port = free_port()
     out = []
     for rank in range(n) if ranks is None else ranks:
@@ -120,7 +122,7 @@ def started(
             **more,
         }
         there = ["ip", "netns", "exec", hosts[rank]] if hosts else []
-        command = [*there, sys.executable, "-c", SCRIPT, json.dumps(given)]
+        command = [*there, sys.executable, "-c", script, json.dumps(given)]
         out.append(
             subprocess.Popen(
                 command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE

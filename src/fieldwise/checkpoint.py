@@ -101,6 +101,11 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
     if not (folder / NAME).exists():
         return None
     body = read_sealed(folder / NAME, newest=FORMAT, what="checkpoint")
+    if "shards" in body:
+        raise StoreError(
+            f"{folder} is the checkpoint of a run of several workers; go on with as many as there "
+            "are, or one: torchrun --nproc-per-node 1 -m fieldwise train"
+        )
     try:
         return body, {name: checked(folder, said) for name, said in body.pop("arrays").items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:

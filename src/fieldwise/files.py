@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import json
+import math
 import os
 import re
 import shutil
@@ -18,9 +19,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .errors import FieldwiseError, StoreError
 
 __all__ = [
+    "array_on_disk",
     "disk_errors",
     "put_back",
     "read_sealed",
@@ -94,6 +98,18 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview]) 
             with suppress(OSError):  # of the first problem, not of what it brings with it
                 temporary.unlink(missing_ok=True)
         sync_folder(path.parent)
+
+
+def array_on_disk(file: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Zeros, mapped from a file of their own for whoever has not the memory for them."""
+    with disk_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("wb") as made:
+            n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+            if hasattr(os, "posix_fallocate"):  # a full disk ends who writes to a mapped file
+                os.posix_fallocate(made.fileno(), 0, n_bytes)
+            made.truncate(n_bytes)
+        return np.memmap(file, dtype, "r+", shape=shape).view(np.ndarray)
 
 
 def temporary_name(path: Path) -> Path:

@@ -32,6 +32,7 @@ __all__ = [
     "is_saved",
     "kept_store",
     "objective_of",
+    "plainly",
     "prepared_store",
     "problem_of",
     "save_result",
@@ -85,13 +86,15 @@ def fit_store(
     sampling_rate: float = 1.0,
     aggregate: bool = False,
     trainer: Callable[..., Fit] | None = None,
+    finish: Callable[[Callable[..., FieldwiseModel]], FieldwiseModel] | None = None,
 ) -> FieldwiseModel:
     """A model of a store, whatever its size.
 
     `validation` is the share of rows held out; None is a tenth, and no more than a million rows.
     With crosses the rows are held in memory, and categories seen less than `min_count` times have
     no row of their own, whatever the store has. `trainer` takes the place of `train`, and then
-    there are no crosses. The rest is as the estimators have it.
+    there are no crosses; `finish` gets what makes the model of its fit. The rest is as the
+    estimators have it.
     """
     settings = settings or TrainSettings()
     floor = 1 if min_count is None else min_count
@@ -131,7 +134,8 @@ def fit_store(
     problem = problem_of(store, words, objective=objective, **shape)
     trained, settings = on_distinct_rows(problem, settings) if aggregate else (problem, settings)
     fit = (trainer or train)(trained, settings, running)
-    return FieldwiseModel.of(words, problem, fit, {**asdict(fit.settings), **about})
+    make = partial(FieldwiseModel.of, words, problem, fit, {**asdict(fit.settings), **about})
+    return make() if finish is None else finish(make)
 
 
 def problem_of(
@@ -316,7 +320,12 @@ def _told(data: Any, reading: Mapping[str, Any]) -> bytes | None:
     table = identity_of(data, times=False)
     if table is None:
         return None
-    return json.dumps([table, reading], sort_keys=True, default=_plain).encode()
+    return plainly([table, reading]).encode()
+
+
+def plainly(things: Any) -> str:
+    """As JSON has them, the same in all processes."""
+    return json.dumps(things, sort_keys=True, default=_plain)
 
 
 def _plain(thing: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -90,12 +90,16 @@ class FieldwiseModel:
         problem: Problem,
         fit: Fit,
         settings: Mapping[str, Any],
+        room: Callable[..., np.ndarray] = np.empty,
     ) -> FieldwiseModel:
+        """`room` makes the array, of a shape and dtype, that the model's rows are then in."""
         table, layout, objective, offsets = folded(
             fit.table, problem.layout, fit.objective, fit.scale, fit.field_weights
         )
         table = np.asarray(table, dtype=np.float32)
-        rows = np.concatenate([table, maths.mean_rows(table, layout, vocabulary.counts())])
+        rows = room((layout.n_rows + layout.n_fields, layout.width), dtype=np.float32)
+        rows[: layout.n_rows] = table
+        rows[layout.n_rows :] = maths.mean_rows(table, layout, vocabulary.counts())
         trained_on = problem.rows.n_rows if problem.only is None else np.count_nonzero(problem.only)
         about = {**settings, "rows": int(trained_on)}
         if "weight" in problem.rows.names:

@@ -48,33 +48,36 @@ def plan(
     """
     from ..data.planted import SHAPES, synthetic
     from ..distributed.planning import Network, measured, plans
-    from ..layout import Layout
 
     n = 8 * batch_size
     if (data is None) == (shape is None):
         raise SettingError("give a store, or a shape: fieldwise plan --shape criteo --workers 4")
+    network = Network(latency * 1e-6, bandwidth * 1e9 / 8)
     sizes: Sequence[int]
     if shape is not None:
+        from ..layout import Layout
+
         if shape not in SHAPES and not all(part.strip().isdigit() for part in shape.split(",")):
             raise SettingError(f"shape={shape!r} is not criteo, avazu, or cardinalities: 100,20,7")
         given = shape if shape in SHAPES else [int(part) for part in shape.split(",")]
         table = synthetic(given, n)
         sizes, codes = table.sizes, next(iter(table.blocks()))[0][:n]
+        layout = Layout.of(sizes, rank=rank, rank_base=rank_base)
     elif data is not None:
+        from ..crossing import layout_for
         from ..data.store import Store
         from ..data.words import StoredWords
+        from ..fitting import objective_of
 
         store = Store(locate(data))
         if any(slots > 1 for slots in store.schema.slots):
             raise SettingError("a plan is for fields of one value a row; this store has lists")
-        sizes = StoredWords(store).sizes
+        words = StoredWords(store)
+        layout = layout_for(words, objective_of(store.schema), rank=rank, rank_base=rank_base)
+        sizes = words.sizes
         codes = store.read(0, min(n, store.n_rows))["codes"]
-    layout = Layout.of(sizes, rank=rank, rank_base=rank_base)
     machine = measured(codes, sizes, batch=batch_size, threads=threads)
-    network = Network(latency * 1e-6, bandwidth * 1e9 / 8)
     found = plans(layout, machine, workers, batch=batch_size, network=network)
-    if not found:
-        raise SettingError(f"{workers} workers are more than the {len(sizes)} fields can feed")
     if as_json:
         typer.echo(json.dumps([one.facts() for one in found], indent=1))
         return

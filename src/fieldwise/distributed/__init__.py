@@ -1,9 +1,10 @@
 """Training past one process: columns are shared out between workers, which exchange one float a
 sample and output.
 
-    grid      who holds what                 peers     what workers tell each other
-    run       train, by all of them          shards    their checkpoints
-    ray       the same on a Ray cluster      planning  what it takes
+    grid      who holds what                 meeting   how workers find each other
+    peers     what they tell each other      run       train, by all of them
+    shards    their checkpoints              ray       the same on a Ray cluster
+    planning  what it takes
 """
 
 from typing import TYPE_CHECKING
@@ -12,17 +13,18 @@ from .._lazy import lazily
 
 if TYPE_CHECKING:
     from .grid import Grid, share_columns
-    from .peers import TorchPeers, joined, world
+    from .meeting import joined, world
+    from .peers import TorchPeers
     from .run import train_sharded, train_table
 
 _WHERE = {
     "Grid": ".grid",
     "TorchPeers": ".peers",
-    "joined": ".peers",
+    "joined": ".meeting",
     "share_columns": ".grid",
     "train_sharded": ".run",
     "train_table": ".run",
-    "world": ".peers",
+    "world": ".meeting",
 }
 
 __all__ = [

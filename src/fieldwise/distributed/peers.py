@@ -3,133 +3,27 @@
 from __future__ import annotations
 
 import os
-import socket
-import struct
-import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ..errors import FieldwiseError, MissingExtra, SettingError, TrainingError
+from ..errors import FieldwiseError, SettingError, TrainingError
 from .grid import Grid
 
-__all__ = ["TorchPeers", "joined", "world"]
+__all__ = ["SILENT_SECONDS", "LostWorker", "TorchPeers"]
 
-CONNECT_SECONDS = 120.0  # until every worker must have come
 SILENT_SECONDS = 300.0  # without a word from another, after which it is taken for lost
 HEARTBEAT_SECONDS = 2.0
-INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
+PIECE = 1 << 22  # floats that are sent at a time
 T = TypeVar("T")
-# Where this process has met others, and how many times: one run may follow another.
-_STORES: dict[tuple[str, int], Any] = {}
-_MEETINGS: Counter[tuple[str, int]] = Counter()
 
 
-def world() -> tuple[int, int] | None:
-    """This process's rank and how many there are, as a launcher says it; None: it is alone."""
-    if "torch" in sys.modules:
-        import torch.distributed as dist
-
-        if dist.is_available() and dist.is_initialized():
-            return dist.get_rank(), dist.get_world_size()
-    try:
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    except (KeyError, ValueError):
-        return None
-    return rank, size
-
-
-@contextmanager
-def joined(
-    n_groups: int = 1, connect: float = CONNECT_SECONDS, silent: float = SILENT_SECONDS
-) -> Iterator[TorchPeers]:
-    """This process among the others that a launcher started, or those of a group it is in."""
-    try:
-        import torch.distributed as dist
-    except ImportError as error:
-        raise MissingExtra("torch", "distributed") from error
-    found = world()
-    if found is None:
-        raise SettingError(
-            "no launcher has started workers; run: torchrun --nproc-per-node 2 -m fieldwise train"
-        )
-    rank, size = found
-    grid = Grid(rank, size, n_groups)
-    is_mine = not dist.is_initialized()
-    absent: list[int] = []
-    interface = os.environ.get("GLOO_SOCKET_IFNAME")
-    try:
-        try:
-            _choose_interface()
-            if is_mine:
-                _meet(rank, size, connect, absent)
-            peers = TorchPeers(grid, silent)
-        except (RuntimeError, KeyError, ValueError, OSError) as error:
-            where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-            others = f"worker {', '.join(map(str, absent))}" if absent else "the others"
-            raise TrainingError(
-                f"worker {rank} of {size} did not meet {others} at {where} within {connect:g} s: "
-                f"start all {size}, and let them reach that address and each other (of a host with "
-                "several networks, GLOO_SOCKET_IFNAME names the one between them)"
-            ) from error
-        yield peers
-    finally:
-        if interface is None:
-            os.environ.pop("GLOO_SOCKET_IFNAME", None)
-        if is_mine and dist.is_initialized():
-            dist.destroy_process_group()
-
-
-def _meet(rank: int, size: int, connect: float, absent: list[int]) -> None:
-    """Wait for all workers, and connect to each; who has not come is `absent` where that fails."""
-    import torch.distributed as dist
-    from torch.distributed.distributed_c10d import PrefixStore
-
-    limit = timedelta(seconds=connect)
-    is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by torchrun
-    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if where not in _STORES:
-        _STORES[where] = dist.TCPStore(  # type: ignore[attr-defined]  # it is there
-            *where, is_master=rank == 0 and not is_hosted, timeout=limit, wait_for_workers=False
-        )
-    # Later runs, and workers that are started again, would find what the earlier have left there.
-    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = PrefixStore(f"fieldwise-{again}-{_MEETINGS[where]}", _STORES[where])
-    store.set(f"here-{rank}", "")
-    try:
-        store.wait([f"here-{k}" for k in range(size)], limit)
-    except RuntimeError:
-        absent += [k for k in range(size) if not store.check([f"here-{k}"])]
-        raise
-    # gloo tries to connect five times for as long as it is given.
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit / 5)
-    _MEETINGS[where] += 1
-
-
-def _choose_interface() -> None:
-    """Let gloo use the network interface by which the first worker is reached. By itself it takes
-    the address of this host's name, which on many machines leads back to the machine itself."""
-    if "GLOO_SOCKET_IFNAME" in os.environ:
-        return
-    try:
-        import fcntl
-
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((os.environ["MASTER_ADDR"], 1))  # sends nothing
-            mine = socket.inet_aton(probe.getsockname()[0])
-            for _, name in socket.if_nameindex():
-                with suppress(OSError):  # one without an address
-                    asked = struct.pack("256s", name.encode())
-                    if fcntl.ioctl(probe.fileno(), INTERFACE_ADDRESS, asked)[20:24] == mine:
-                        os.environ["GLOO_SOCKET_IFNAME"] = name
-                        return
-    except (ImportError, KeyError, OSError):  # not Linux, or IPv6 alone: gloo's own choice
-        return
+class LostWorker(TrainingError):
+    """Another worker is gone or silent, which starting all of them again may mend."""
 
 
 class TorchPeers:
@@ -142,6 +36,7 @@ class TorchPeers:
         self.row_group, self.n_row_groups = grid.group, grid.n_groups
         self._limit = timedelta(seconds=silent)
         self._everyone = dist.new_group(timeout=self._limit)
+        self.refuse_unlike("groups", grid.n_groups)
         self._groups = self._made("gloo")
         self._on_device = self._groups
         self.is_recordable = False
@@ -188,7 +83,7 @@ class TorchPeers:
         try:
             yield dist
         except RuntimeError as error:
-            raise TrainingError(
+            raise LostWorker(
                 f"worker {self.grid.rank} of {self.grid.n_workers} lost another one. What was "
                 "saved last is intact: start the run again with --resume"
             ) from error
@@ -271,69 +166,99 @@ class TorchPeers:
             dist.all_gather_object(out, thing, group=self._everyone)
         return out
 
-    def at_first(self, work: Callable[[], T]) -> T:
-        """Work of the first worker, for which all others wait however long it takes; its result, or
-        its error, is everyone's."""
+    def refuse_unlike(self, what: str, mine: Any) -> None:
+        """Workers that do not have what the first has are an error that names them."""
+        every = self.gathered(mine)
+        for rank, theirs in enumerate(every):
+            if theirs != every[0]:
+                raise SettingError(
+                    f"worker {rank} has other {what} than worker 0: {_told_apart(theirs, every[0])}"
+                )
+
+    def each(self, work: Callable[[], T]) -> list[T]:
+        """What the work of every worker comes to; all wait for each, however long that takes. An
+        error of one is everyone's."""
         found: Any = None
         mine: FieldwiseError | None = None
-        if self.is_first:
-            with self._beating():
-                try:
-                    found = (work(), None)
-                except FieldwiseError as error:
-                    mine, found = error, (None, str(error))
-        else:
-            while self._beat(0):
-                pass
-        out, said = self.told(found)
-        if said is not None:
-            raise mine or FieldwiseError(said)
-        return out
+        with self._waited_for():
+            try:
+                found = work()
+            except FieldwiseError as error:
+                mine = error
+        every = self.gathered((found, mine and str(mine)))
+        for _, said in every:
+            if said is not None:
+                raise mine or FieldwiseError(said)
+        return [found for found, _ in every]
+
+    def at_first(self, work: Callable[[], T]) -> T:
+        """The same of the first worker's work alone; its result is everyone's."""
+        nothing: Any = None
+        return self.each(work if self.is_first else lambda: nothing)[0]
 
     @contextmanager
-    def _beating(self) -> Iterator[None]:
-        """Tells the others every so often that there is more to wait for, and at the end not."""
-        ended = threading.Event()
+    def _waited_for(self) -> Iterator[None]:
+        """Tells the others every so often that what is inside is not done, and then waits until all
+        of theirs is."""
+        done, left = threading.Event(), threading.Event()
+        problem: list[FieldwiseError] = []
 
         def beat() -> None:
-            while not ended.wait(HEARTBEAT_SECONDS):
-                self._beat(1)
+            try:
+                while not left.is_set() and not self._least(int(done.is_set())):
+                    done.wait(HEARTBEAT_SECONDS)
+            except FieldwiseError as error:
+                problem.append(error)
 
         thread = threading.Thread(target=beat, daemon=True)
         thread.start()
         try:
             yield
+        except BaseException:
+            left.set()
+            raise
         finally:
-            ended.set()
+            done.set()
             thread.join()
-            self._beat(0)
+        if problem:
+            raise problem[0]
 
-    def _beat(self, more: int) -> bool:
+    def _least(self, mine: int) -> int:
+        """Of what the workers have."""
         import torch
 
-        said = torch.tensor([more])
+        said = torch.tensor([mine])
         with self._heard() as dist:
-            dist.broadcast(said, src=0, group=self._everyone)
-        return bool(said.item())
+            dist.all_reduce(said, dist.ReduceOp.MIN, group=self._everyone)
+        return int(said.item())
 
     def to_first(self, array: np.ndarray, place: Callable[[int, int, np.ndarray], None]) -> None:
-        """Bring the rows of every shard's array to the first worker, some at a time: there `place`
-        is called with the shard, the first row and the rows."""
+        """Bring the rows of every shard's array to the first worker, some of all shards at a time:
+        there `place` is called with the shard, the first row and the rows."""
         import torch
 
-        step = max(1, (1 << 22) // max(array.shape[1], 1))
         widths = self.gathered(array.shape[1])
-        for shard in range(self.grid.n_shards):
-            for start in range(0, len(array), step):
-                n = min(step, len(array) - start)
+        step = max(1, PIECE // max(*widths, 1))
+        for start in range(0, len(array), step):
+            mine = array[start : start + step]
+            for shard in range(self.grid.n_shards):
+                self._least(1)  # whoever waits for its turn hears of the others
                 if self.is_first and shard == 0:
-                    place(0, start, array[start : start + n])
+                    place(0, start, mine)
                 elif self.is_first:
-                    part = torch.empty(n, widths[shard])
+                    part = torch.empty(len(mine), widths[shard])
                     with self._heard() as dist:
-                        dist.recv(part, src=shard)
+                        dist.recv(part, src=shard, group=self._everyone)
                     place(shard, start, part.numpy())
                 elif self.grid.rank == shard:
-                    mine = torch.from_numpy(np.ascontiguousarray(array[start : start + n]))
+                    whole = torch.from_numpy(np.ascontiguousarray(mine))
                     with self._heard() as dist:
-                        dist.send(mine, dst=0)
+                        dist.send(whole, dst=0, group=self._everyone)
+
+
+def _told_apart(theirs: Any, first: Any) -> str:
+    if isinstance(theirs, dict) and isinstance(first, dict):
+        for name in {**first, **theirs}:
+            if theirs.get(name) != first.get(name):
+                return f"{name} is {theirs.get(name)!r}, not {first.get(name)!r}"[:300]
+    return f"{theirs!r}, not {first!r}"[:300]

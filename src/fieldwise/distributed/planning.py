@@ -13,6 +13,7 @@ with the engine that trains; the network's are given.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -62,9 +63,10 @@ class Network:
     bandwidth: float = 10e9 / 8
 
     def __post_init__(self) -> None:
-        if self.latency < 0 or not self.bandwidth > 0:
+        if not 0 <= self.latency < math.inf or not 0 < self.bandwidth <= math.inf:
             raise SettingError(
-                f"a network of latency {self.latency} s and {self.bandwidth} bytes/s cannot be"
+                f"a network of latency {self.latency:g} s and {self.bandwidth:g} bytes/s cannot "
+                "be: give a latency of 0 or more and a bandwidth of more than 0"
             )
 
     def sum_seconds(self, n_bytes: float, n: int) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -17,13 +19,14 @@ from ..errors import DataError, FieldwiseError, MissingExtra, SettingError, Trai
 from ..files import remove_folder, write_atomically
 from ..model import FieldwiseModel
 from ..train import Running
-from .peers import world
+from .peers import LostWorker
 from .run import train_table, work_folder
 
 __all__ = ["encode_on_ray", "train_on_ray"]
 
 RESTARTS = 5
 REFUSAL = "refused.txt"
+CONNECT_SECONDS = 20.0
 
 
 def train_on_ray(
@@ -53,20 +56,15 @@ def train_on_ray(
     out = Path(out).absolute()
     if out.exists() and not overwrite:
         raise SettingError(f"{out} is there already; set overwrite=True or choose another name")
+    threads = _threads(ray, n_workers, running)
     if not running.resume:
         remove_folder(work_folder(out))
     aside = out.with_name(f".{out.name}.ray")  # what Ray keeps of a run
     shutil.rmtree(aside, ignore_errors=True)
-    threads = running.n_jobs or max(1, int(ray.cluster_resources().get("CPU", 1)) // n_workers)
-    asked = n_workers * threads
-    if asked > ray.cluster_resources().get("CPU", 0):
-        raise SettingError(
-            f"{n_workers} workers of {threads} threads ask for {asked} processors and the cluster "
-            f"has {ray.cluster_resources().get('CPU', 0):g}; ask for less"
-        )
+    refusal = aside / REFUSAL
     loop = {
         "data": _absolute(data), "out": str(out), "reading": reading, "overwrite": overwrite,
-        "n_groups": n_groups, "fitting": fitting, "refusal": str(aside / REFUSAL),
+        "n_groups": n_groups, "fitting": fitting, "refusal": str(refusal),
         "running": replace(running, n_jobs=threads, resume=True),
     }  # fmt: skip
     trainer = TorchTrainer(
@@ -86,15 +84,42 @@ def train_on_ray(
     try:
         trainer.fit()
     except Exception as error:  # Ray has one for each way to fail
-        raise TrainingError(
-            f"the run on Ray failed {restarts + 1} times: {str(error)[:500]}. What was saved last "
-            "is intact: start it again with --resume"
-        ) from error
-    refused = (aside / REFUSAL).read_text() if (aside / REFUSAL).exists() else None
+        if not refusal.exists():
+            raise TrainingError(
+                f"the run on Ray failed {restarts + 1} times: {str(error)[:500]}. What was saved "
+                "last is intact: start it again with --resume"
+            ) from error
+    refused = refusal.read_text() if refusal.exists() else None
     shutil.rmtree(aside, ignore_errors=True)
     if refused is not None:
         raise FieldwiseError(refused)
     return FieldwiseModel.load(out)
+
+
+def _threads(ray: Any, n_workers: int, running: Running) -> int:
+    """Of each worker, so that all find room; Ray would wait for ever for machines to come."""
+    with_gpu = running.device == "cuda"
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+    def room(threads: int) -> int:
+        workers = [int(has.get("CPU", 0)) // threads for has in machines]
+        if with_gpu:
+            gpus = [int(has.get("GPU", 0)) for has in machines]
+            workers = [min(pair) for pair in zip(workers, gpus, strict=True)]
+        return sum(workers)
+
+    n_cpus = int(ray.cluster_resources().get("CPU", 0))
+    found = running.n_jobs or 1
+    if running.n_jobs is None:
+        shares = range(n_cpus // n_workers, 1, -1)
+        found = next((threads for threads in shares if room(threads) >= n_workers), 1)
+    if room(found) < n_workers:
+        raise SettingError(
+            f"{n_workers} workers of {found} threads ask for {n_workers * found} processors"
+            f"{' and a GPU each' if with_gpu else ''}; the cluster has {n_cpus}, and room for "
+            f"{room(found)} such workers; ask for less"
+        )
+    return found
 
 
 def _started(*, show: bool) -> Any:
@@ -104,18 +129,38 @@ def _started(*, show: bool) -> Any:
     except ImportError as error:
         raise MissingExtra("ray", "distributed") from error
     if not ray.is_initialized():
-        ray.init(log_to_driver=show, logging_level=logging.WARNING)
+        address = os.environ.get("RAY_ADDRESS", "")
+        try:
+            _reach(address)
+            ray.init(log_to_driver=show, logging_level=logging.WARNING)
+        except OSError as error:
+            raise SettingError(
+                f"no Ray cluster answers at RAY_ADDRESS={address!r}: {error}. Start one there, or "
+                "unset RAY_ADDRESS to have one on this machine"
+            ) from error
     return ray
 
 
+def _reach(address: str) -> None:
+    """Raise an OSError where nothing answers; Ray itself would try for many minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+
+
 def _absolute(data: Any) -> Any:
-    """A path as other machines have it."""
-    is_path = isinstance(data, (str, Path)) and Path(data).exists()
-    return str(Path(data).absolute()) if is_path else data
+    """A path, or a pattern of several, as other machines have it."""
+    if is_remote(data) or not isinstance(data, (str, Path)):
+        return data
+    return str(Path(data).absolute())
 
 
 def _worker(given: dict[str, Any]) -> None:
-    """What every worker does. A mistake is written down and not tried again."""
+    """What every worker does. Only that one was lost is tried again: what else is wrong, with one
+    of them or with all, is written down."""
+    refusal = Path(given["refusal"])
+    if refusal.exists():  # others lost the one who wrote it
+        return
     try:
         train_table(
             given["data"],
@@ -126,13 +171,11 @@ def _worker(given: dict[str, Any]) -> None:
             n_groups=given["n_groups"],
             **given["fitting"],
         )
-    except TrainingError:
+    except LostWorker:
         raise
-    except FieldwiseError as error:  # the same one in all of them
-        if (world() or (0, 1))[0]:
-            return
-        Path(given["refusal"]).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(Path(given["refusal"]), str(error).encode())
+    except FieldwiseError as error:
+        refusal.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(refusal, str(error).encode())
 
 
 def encode_on_ray(
@@ -150,7 +193,14 @@ def encode_on_ray(
         todo = (task.remote(work, item) for item in items)  # begun when asked for
         running = list(islice(todo, at_once))
         while running:
-            found, said = ray.get(running.pop(0))
+            try:
+                found, said = ray.get(running.pop(0))
+            except ray.exceptions.RayTaskError:
+                raise
+            except ray.exceptions.RayError as error:  # of Ray, not of the work
+                raise DataError(
+                    f"a file could not be read on the cluster: {str(error).splitlines()[0]}"
+                ) from error
             if said is not None:
                 raise DataError(said)
             running += islice(todo, 1)

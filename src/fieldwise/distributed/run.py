@@ -3,13 +3,16 @@ columns, the first one also encodes the table before and writes the model after.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -17,12 +20,14 @@ from .. import __version__
 from ..callbacks import heard, tell
 from ..data.remote import is_remote
 from ..data.store import Store
-from ..engines import StepSettings
+from ..engines import StepSettings, engine_for
 from ..engines.sharded import ShardedEngine
 from ..errors import FieldwiseError, SettingError
+from ..files import array_on_disk, disk_errors
 from ..fitting import (
     fit_store,
     is_saved,
+    plainly,
     prepared_store,
     save_result,
     work_folder,
@@ -34,14 +39,15 @@ from ..objective import Objective
 from ..problem import Problem
 from ..train import Fit, Running, TrainSettings, train
 from .grid import share_columns
-from .peers import CONNECT_SECONDS, SILENT_SECONDS, TorchPeers, joined
+from .meeting import CONNECT_SECONDS, joined
+from .peers import SILENT_SECONDS, TorchPeers
 from .shards import ShardedDisk, column_pairs
 
 __all__ = ["train_sharded", "train_table", "work_folder"]
 
 
 class _AtFirst(Exception):
-    """The fit is the first worker's; there is nothing more to do here."""
+    """The model is the first worker's; there is nothing more to do here."""
 
 
 def train_table(
@@ -62,11 +68,12 @@ def train_table(
     for `silent` seconds is taken for lost, and the run ends. A launcher that starts a run again
     after a worker died goes on from the last checkpoint.
     """
-    out = Path(out)
+    out, running = Path(out), running or Running()
     with joined(n_groups, connect, silent) as peers:
-        own = _of_worker(running or Running(), peers)
-        _refuse_unlike(peers, "versions", _versions())
-        _refuse_unlike(peers, "data", str(data))
+        peers.refuse_unlike("versions", _versions())
+        peers.refuse_unlike("data", str(data))
+        peers.refuse_unlike("settings", _settings(running, overwrite, reading, fitting))
+        own = _of_worker(running, peers)
 
         def prepare() -> tuple[str, dict[str, Any]] | None:
             if is_saved(out, own, overwrite=overwrite):
@@ -78,31 +85,54 @@ def train_table(
         if prepared is None:
             return FieldwiseModel.load(out) if peers.is_first else None
         path, fitting = prepared
-        store = _opened(path, peers)
-        _refuse_unlike(peers, "data", store.header)
-        _refuse_unlike(peers, "settings", repr(sorted(fitting.items(), key=str)))
-        trainer = partial(train_sharded, peers)
-        if not peers.is_first:
+        finish = partial(_finished, peers, out, overwrite)
+        with work_of(out) if peers.is_first else nullcontext():
+            _see_the_same(work_folder(out), peers)
+            store = _opened(path, peers)
             own = replace(own, checkpoint=work_folder(out) / "checkpoint")
-            try:
-                fit_store(store, running=own, trainer=trainer, **fitting)
-            except _AtFirst:
-                peers.at_first(lambda: None)  # until the model is written, or could not be
-            return None
-        with work_of(out) as work:
-            own = replace(own, checkpoint=work / "checkpoint")
-            with heard(running.callbacks if running else ()) as close:
-                model = fit_store(store, running=own, trainer=trainer, **fitting)
-                peers.at_first(lambda: save_result(model, out, overwrite=overwrite))
+            with heard(running.callbacks if peers.is_first else ()) as close:
+                trainer = partial(train_sharded, peers)
+                try:
+                    model = fit_store(store, running=own, trainer=trainer, finish=finish, **fitting)
+                except _AtFirst:
+                    return None
         close(model, out)
         return model
+
+
+def _finished(
+    peers: TorchPeers, out: Path, overwrite: bool, make: Callable[..., FieldwiseModel]
+) -> FieldwiseModel:
+    """The first worker's model, made and saved while the others wait."""
+    found: list[FieldwiseModel] = []
+
+    def save() -> None:
+        found.append(make(room=partial(array_on_disk, work_folder(out) / "rows.bin")))
+        save_result(found[0], out, overwrite=overwrite)
+
+    peers.at_first(save)
+    if not found:
+        raise _AtFirst
+    return found[0]
+
+
+def _settings(
+    running: Running, overwrite: bool, reading: Mapping[str, Any] | None, fitting: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What all workers must have been given alike."""
+    train = asdict(fitting.get("settings") or TrainSettings())
+    more = {k: v for k, v in fitting.items() if k != "settings"}
+    about = {"device": running.device, "resume": running.resume, "overwrite": overwrite}
+    found: dict[str, Any] = json.loads(plainly({**train, **more, **(reading or {}), **about}))
+    return found
 
 
 def _of_worker(running: Running, peers: TorchPeers) -> Running:
     """What a worker runs with: threads of its own, one that tells, and a stop that all agree on."""
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     jobs = running.n_jobs or max(1, (os.cpu_count() or 1) // beside)
-    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    # The hosts of a run do not count alike how often torchrun has started it again.
+    again = max(peers.gathered(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))) > 0
     told = running.callbacks if peers.is_first else ()
 
     def agreed(record: dict[str, Any]) -> bool:
@@ -129,75 +159,86 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _refuse_unlike(peers: TorchPeers, what: str, mine: Any) -> None:
-    """Workers that do not have what the first has are an error that names them."""
-    every = peers.gathered(mine)
-    for rank, theirs in enumerate(every):
-        if theirs != every[0]:
+def _see_the_same(work: Path, peers: TorchPeers) -> None:
+    """Raise where a worker's folder is not the first one's: its checkpoints would be lost."""
+    mark = work / f"seen-{peers.told(uuid4().hex)}"
+
+    def make() -> None:
+        with disk_errors(mark):
+            work.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+
+    def see() -> None:
+        if not mark.exists():
             raise SettingError(
-                f"worker {rank} has other {what} than worker 0: {_told_apart(theirs, every[0])}"
+                f"worker {peers.grid.rank} does not see {mark}, which worker 0 has made; the "
+                "folder of the model must be on a disk that all workers share"
             )
 
-
-def _told_apart(theirs: Any, first: Any) -> str:
-    if isinstance(theirs, dict) and isinstance(first, dict):
-        for name in first:
-            if theirs.get(name) != first[name]:
-                return f"{name} is {theirs.get(name)!r}, not {first[name]!r}"[:300]
-    return f"{theirs!r}, not {first!r}"[:300]
+    peers.at_first(make)
+    peers.each(see)
+    if peers.is_first:
+        mark.unlink()
 
 
 def _opened(path: str, peers: TorchPeers) -> Store:
-    """The store, which every worker has to see."""
-    try:
-        store, problem = Store(path), None
-    except FieldwiseError as error:
-        store, problem = None, str(error)
-    for rank, said in enumerate(peers.gathered(problem)):
-        if said is not None:
-            raise SettingError(f"worker {rank} does not see the encoded table: {said}")
-    assert store is not None
-    return store
+    """The store, which every worker has to see, or to copy from elsewhere."""
+    found: list[Store] = []
+
+    def see() -> None:
+        try:
+            found.append(Store(path))
+        except FieldwiseError as error:
+            raise SettingError(
+                f"worker {peers.grid.rank} does not see the encoded table: {error}"
+            ) from error
+
+    peers.each(see)
+    peers.refuse_unlike("data", found[0].header)
+    return found[0]
 
 
 def train_sharded(
     peers: TorchPeers, problem: Problem, settings: TrainSettings, running: Running | None = None
 ) -> Fit:
-    """What `train.train` gives, by all workers; raises `_AtFirst` in all but the first."""
+    """What `train.train` gives, by all workers; the first one's has the table."""
     running = running or Running()
     layout = problem.layout
     if layout.component != "linear":
         raise SettingError(f"component={layout.component!r} is trained in one process")
-    if running.device == "cuda":
+    kind: Any = partial(ShardedEngine, n_jobs=running.n_jobs)
+    if engine_for(running.device, layout, n_rows=0) == "gpu":
+        from ..engines.sharded_gpu import ShardedGpuEngine
+
+        kind = ShardedGpuEngine
         peers.use_device()
     shares = share_columns(layout, peers.grid.n_shards)
     fields = shares[peers.grid.shard]
 
     def make(whole: Layout, steps: StepSettings, objective: Objective, offsets: np.ndarray) -> Any:
         about = (whole, fields, peers, steps, objective, offsets)
-        if running.device == "cuda":
-            from ..engines.sharded_gpu import ShardedGpuEngine
-
-            engine: Any = ShardedGpuEngine(*about, half=settings.half)
-        else:
-            engine = ShardedEngine(*about, n_jobs=running.n_jobs)
+        engine = kind(*about, half=settings.half)
         engine.disk = ShardedDisk(peers, whole, shares)
         return engine
 
-    _refuse_unlike(peers, "settings", asdict(settings))
     fit = train(problem, settings, replace(running, engine=make))
-    table = _whole(peers, layout, shares, fit.table)
-    if not peers.is_first:
-        raise _AtFirst
+    table = _whole(peers, layout, shares, fit.table, running.checkpoint)
     return replace(fit, table=table, state=np.zeros((0, layout.width), np.float32))
 
 
 def _whole(
-    peers: TorchPeers, layout: Layout, shares: Sequence[Sequence[int]], table: np.ndarray
+    peers: TorchPeers,
+    layout: Layout,
+    shares: Sequence[Sequence[int]],
+    table: np.ndarray,
+    folder: Path | None,
 ) -> np.ndarray:
-    """The table of all shards, at the first worker."""
-    shape = (layout.n_rows if peers.is_first else 0, layout.width)
-    out = np.zeros(shape, np.float32)
+    """The table of all shards, at the first worker: on disk where there is a folder, for it may be
+    larger than the memory of any."""
+    out = np.zeros((0, layout.width), np.float32)
+    if peers.is_first:
+        room = np.zeros if folder is None else partial(array_on_disk, folder.with_name("table.bin"))
+        out = room((layout.n_rows, layout.width), dtype=np.float32)
     every = range(layout.n_fields)
     pairs = [list(column_pairs(layout, every, fields)) for fields in shares]
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["ShardedDisk", "column_pairs"]
 
 BY_COLUMN = ("table", "state", "best", "mean")  # the others are the same on all workers
-PIECE = 4096
 
 
 def column_pairs(
@@ -63,20 +62,19 @@ class ShardedDisk:
         peers = self._peers
         grid = peers.grid
         generation = peers.told(self._next(folder) if peers.is_first else None)
-        described: Any = {}
-        problem = None
-        try:
-            if grid.group == 0:
-                described = self._written(folder, generation, arrays)
-        except Exception as error:  # of one worker: nobody's counts
-            problem = f"worker {grid.rank}: {error}"
-        found = peers.gathered((described, problem))
-        for _, said in found:
-            if said:
-                raise StoreError(f"a checkpoint could not be written by {said}")
+
+        def write() -> dict[str, Any]:
+            try:
+                return self._written(folder, generation, arrays) if grid.group == 0 else {}
+            except Exception as error:  # of one worker: nobody's counts
+                raise StoreError(
+                    f"a checkpoint could not be written by worker {grid.rank}: {error}"
+                ) from error
+
+        described = peers.each(write)
         if peers.is_first:
-            shards = [
-                {"fields": fields, "arrays": found[k][0]} for k, fields in enumerate(self._shares)
+            shards: list[dict[str, Any]] = [
+                {"fields": fields, "arrays": described[k]} for k, fields in enumerate(self._shares)
             ]
             body = {"format": FORMAT, "generation": generation, "shards": shards, **progress}
             with disk_errors(folder):
@@ -108,6 +106,11 @@ class ShardedDisk:
     def load(self, folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
         if not self._peers.told((folder / NAME).exists()):
             return None
+        found: list[tuple[dict[str, Any], dict[str, np.ndarray]]] = []
+        self._peers.each(lambda: found.append(self._read(folder)))
+        return found[0]
+
+    def _read(self, folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if not (folder / NAME).exists():
             raise StoreError(
                 f"worker {self._peers.grid.rank} has no {folder / NAME}, which the first has; all "

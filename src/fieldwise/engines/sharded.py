@@ -35,8 +35,11 @@ class ShardedEngine(CpuEngine):
         objective: Objective,
         offsets: np.ndarray,
         n_jobs: int | None = None,
+        *,
+        half: bool = False,
     ) -> None:
-        super().__init__(shard_layout(layout, fields), settings, objective, offsets, n_jobs)
+        about = (shard_layout(layout, fields), settings, objective, offsets)
+        super().__init__(*about, n_jobs, half=half)
         self.whole, self.peers = layout, peers
         self.biased[:] = False
         self.biased[list(fields)] = True
