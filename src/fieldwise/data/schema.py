@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from numbers import Integral
@@ -89,21 +89,21 @@ class Field:
 
     name: str
     kind: str = "category"
-    column: str = ""  # the source column; the field's own name unless it is a calendar part
-    part: str | None = None  # a calendar part of `column`: "hour", "weekday", "date", ...
-    dtype: str = "string"  # what a category decodes to
-    min_count: int = 2  # categories seen less often share the rare row
-    unseen: str = "mean"  # what a value never seen in training becomes
-    binning: str | None = None  # numeric only
+    column: str = ""
+    part: str | None = None
+    dtype: str = "string"
+    min_count: int = 2
+    unseen: str = "mean"
+    binning: str | None = None
     n_bins: int = 32
-    edges: tuple[float, ...] | None = None  # bin k holds edges[k - 1] <= v < edges[k]
-    center: float | None = None  # linear: value = (v - center) / scale
+    edges: tuple[float, ...] | None = None
+    center: float | None = None
     scale: float | None = None
-    separator: str | None = None  # list only: cuts text into its values
+    separator: str | None = None
     pooling: str = "mean"
-    max_values: int | None = None  # of a list in training; None: 256
-    n_slots: int = 1  # list only: the longest one seen in training
-    cross: tuple[str, ...] = ()  # the fields whose evidence together it is made of, not a column
+    max_values: int | None = None
+    n_slots: int = 1
+    cross: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -206,9 +206,9 @@ class Target:
     """
 
     column: str
-    kind: str = "classes"  # "classes", "numeric" or "share"
+    kind: str = "classes"
     dtype: str = "integer"
-    classes: tuple[str, ...] = ()  # once seen; the target is stored as the position in here
+    classes: tuple[str, ...] = ()
     trials: str | None = None
 
     def __post_init__(self) -> None:
@@ -236,7 +236,7 @@ class Schema:
     fields: tuple[Field, ...]
     targets: tuple[Target, ...] = ()
     weight: str | None = None
-    dropped: tuple[str, ...] = field(default=())
+    dropped: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", tuple(self.fields))
