@@ -124,15 +124,13 @@ class Field:
             _one_of(self.name, "binning", self.binning, BINNINGS)
             if self.binning == "log2":  # its bins are whole numbers
                 object.__setattr__(self, "dtype", "integer")
-            if self.part is not None:
-                raise SchemaError(f"field {self.name!r}: a calendar part is a category")
         elif self.binning is not None or self.edges is not None:
             what = f"binning={self.binning!r}" if self.binning else "edges"
             raise SchemaError(f"field {self.name!r}: {what} needs kind='numeric'")
         _one_of(self.name, "pooling", self.pooling, POOLINGS)
+        if self.part is not None and self.kind != "category":
+            raise SchemaError(f"field {self.name!r}: a calendar part is a category")
         if self.kind == "list":
-            if self.part is not None:
-                raise SchemaError(f"field {self.name!r}: a calendar part is a category")
             if self.separator == "":
                 raise SchemaError(f"field {self.name!r}: the separator is empty")
         elif self.separator is not None or self.n_slots != 1:
@@ -360,8 +358,8 @@ class Schema:
             )
         try:
             return cls(
-                fields=tuple(_build(Field, f) for f in body["fields"]),
-                targets=tuple(_build(Target, t) for t in body.get("targets", ())),
+                fields=tuple(Field(**f) for f in body["fields"]),
+                targets=tuple(Target(**t) for t in body.get("targets", ())),
                 weight=body.get("weight"),
                 dropped=tuple(body.get("dropped", ())),
             )
@@ -427,14 +425,6 @@ def check_settings(settings: Iterable[str]) -> None:
     for name in settings:
         if name not in SHARED:
             raise SchemaError(f"{name!r} is not a setting of all fields: {', '.join(SHARED)}")
-
-
-def _build(kind: type, body: Mapping[str, Any]) -> Any:
-    body = dict(body)
-    for name in ("edges", "classes"):
-        if body.get(name) is not None:
-            body[name] = tuple(body[name])
-    return kind(**body)
 
 
 def check_names(names: Iterable[str], columns: Iterable[str], what: str) -> None:
