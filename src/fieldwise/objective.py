@@ -141,13 +141,11 @@ class Objective:
         """
         out = []
         for head, z in zip(self.heads, self._voices(scores), strict=True):
-            if not self.is_vote:
-                found = z.mean(axis=(1, 3))
-            elif head.is_class:
+            if self.is_vote and head.is_class:
                 chance = np.average(_chances(head, z), axis=1, weights=self.voices or None)
                 logs = np.log(np.maximum(chance, TINY))
                 found = logs if head.size > 1 else logs[:, 1:] - logs[:, :1]
-            elif head.loss == "poisson":
+            elif self.is_vote and head.loss == "poisson":
                 rates = LOSSES["poisson"].prediction(z).mean(axis=(1, 3))
                 found = np.log(np.maximum(rates, TINY))
             else:
