@@ -71,9 +71,8 @@ def find_crosses(
 def _pairs(search: _Search, singles: Sequence[Cross]) -> list[Cross]:
     """All pairs, or where they are too many those of the fields that say most."""
     few = int(np.sqrt(2 * PAIRS)) + 1
-    kept = sorted(cross[0] for cross in search.best()[:few]) if len(singles) > few else singles
-    slots = [s if isinstance(s, int) else s[0] for s in kept]
-    return list(combinations(slots, 2))
+    kept = sorted(search.best()[:few]) if len(singles) > few else singles
+    return list(combinations((slot for (slot,) in kept), 2))
 
 
 def _grown(seeds: Iterable[Cross], slots: Sequence[int]) -> list[Cross]:
