@@ -229,3 +229,7 @@ class Layout:
     def rows(self, codes: np.ndarray) -> np.ndarray:
         """codes (n, S) within fields -> rows (n, S) of the table; codes must not be negative"""
         return codes + self.offsets[self.slot_owner]
+
+    def rows_or_unseen(self, codes: np.ndarray) -> np.ndarray:
+        """The same where the table ends with a row a field for values never seen, of code -1."""
+        return np.where(codes < 0, self.n_rows + self.slot_owner, self.rows(codes))

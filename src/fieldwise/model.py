@@ -236,9 +236,7 @@ class FieldwiseModel:
         """`_score` by the definition, for components that the kernels do not have."""
         from .engines.reference import by_pieces
 
-        unseen = self.layout.n_rows + self.layout.slot_owner
-        rows = np.where(codes < 0, unseen, self.layout.rows(codes))
-        f = by_pieces(self.rows, self.layout, rows, wide)
+        f = by_pieces(self.rows, self.layout, self.layout.rows_or_unseen(codes), wide)
         return f if by_field else np.asarray(f.sum(axis=2) + self.offsets, np.float32)
 
     def field_scores(self, data: Any) -> np.ndarray:

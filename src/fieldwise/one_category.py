@@ -243,7 +243,7 @@ def _design(model: FieldwiseModel, j: int, rows: _Rows) -> tuple[np.ndarray, np.
     """Scores without the category (n, K), and what the entries of its row are multiplied by (n,
     R + K)"""
     layout, parts = model.layout, []
-    at = np.where(rows.codes < 0, layout.n_rows + layout.slot_owner, layout.rows(rows.codes))
+    at = layout.rows_or_unseen(rows.codes)
     for start in range(0, len(at), PIECE):
         piece = slice(start, start + PIECE)
         table, inside = maths.local(model.rows, at[piece])
