@@ -21,6 +21,7 @@ from typing import Any
 from .errors import FieldwiseError, StoreError
 
 __all__ = [
+    "checksum",
     "disk_errors",
     "put_back",
     "read_sealed",
@@ -184,6 +185,15 @@ def _is_running(process: int) -> bool:
     except OSError:
         pass  # someone else's
     return True
+
+
+def checksum(file: Path) -> int:
+    """CRC-32 of a whole file, read some at a time."""
+    total = 0
+    with file.open("rb") as content:
+        while piece := content.read(1 << 24):
+            total = zlib.crc32(piece, total)
+    return total
 
 
 def sealed(body: Mapping[str, Any]) -> bytes:
