@@ -28,7 +28,7 @@ __all__ = [
     "remove_folder",
     "replace_folder",
     "sealed",
-    "swept",
+    "sweep",
     "sync_files",
     "sync_folder",
     "temporary_folder",
@@ -84,7 +84,7 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview]) 
     pieces."""
     temporary = temporary_name(path)
     with disk_errors(path):
-        swept(path)
+        sweep(path)
         try:
             with temporary.open("wb") as file:
                 file.writelines([content] if isinstance(content, bytes) else content)
@@ -155,7 +155,7 @@ def put_back(path: Path) -> None:
             os.rename(left, path)
 
 
-def swept(path: Path) -> None:
+def sweep(path: Path) -> None:
     """Remove what killed processes left beside `path`; no other may write it meanwhile."""
     _remove([*_left(path, "old"), *_left(path, "tmp")])
 

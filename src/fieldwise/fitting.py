@@ -19,7 +19,7 @@ from .data.schema import Field, Schema, Target
 from .data.store import Store, is_store
 from .data.words import StoredWords
 from .errors import FieldwiseError, SchemaError, SettingError
-from .files import disk_errors, put_back, remove_folder, swept, write_atomically
+from .files import disk_errors, put_back, remove_folder, sweep, write_atomically
 from .held_out import default_share, held_out_rows
 from .model import FieldwiseModel
 from .objective import Head, Objective
@@ -249,7 +249,7 @@ def is_saved(out: Path, running: Running, *, overwrite: bool) -> bool:
     """Whether a run to go on with was stopped when its model was there and its folder was not yet
     removed, which is done now."""
     put_back(out)
-    swept(work_folder(out))
+    sweep(work_folder(out))
     done = out.exists() and (work_folder(out) / SAVING).exists()
     if not done or overwrite or not running.resume:
         return False

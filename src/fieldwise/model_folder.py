@@ -37,7 +37,7 @@ from .files import (
     read_sealed,
     replace_folder,
     sealed,
-    swept,
+    sweep,
     sync_files,
     temporary_folder,
 )
@@ -74,7 +74,7 @@ def write_model(model: FieldwiseModel, path: Path, *, overwrite: bool) -> Path:
         raise ModelError(f"{path} is no model; it is not replaced")
     temporary = temporary_folder(path)
     with disk_errors(path):
-        swept(path)
+        sweep(path)
         try:
             temporary.mkdir(parents=True)
             _write_files(model, temporary)
