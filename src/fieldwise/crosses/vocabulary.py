@@ -25,7 +25,7 @@ from ..data.schema import Field, Schema, slot_positions
 from ..data.vocabulary import ENTRIES, FieldVocabulary, Vocabulary, bin_entries
 from .evidence import Evidence, Fitted
 
-__all__ = ["CrossedVocabulary"]
+__all__ = ["CrossedVocabulary", "evidence_fields", "parents_of", "unlike"]
 
 BINS = 32
 
@@ -212,7 +212,7 @@ def evidence_fields(
     ]
     made = [*_linear_fields(names, flat), *_binned_fields(names, flat)]
     taken = set(schema.names)
-    return [replace(f, field=replace(f.field, name=_free(f.field.name, taken))) for f in made]
+    return [replace(f, field=replace(f.field, name=unlike(f.field.name, taken))) for f in made]
 
 
 def _linear_fields(
@@ -245,7 +245,8 @@ def _binned_fields(
         yield FieldVocabulary(field, bin_entries(field, counts, None))
 
 
-def _free(name: str, taken: set[str]) -> str:
+def unlike(name: str, taken: set[str]) -> str:
+    """The name, with marks behind it until it is none of those taken; now it is one of them."""
     while name in taken:
         name += "'"
     taken.add(name)
