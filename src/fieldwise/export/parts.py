@@ -92,7 +92,7 @@ def identity(model: FieldwiseModel) -> str:
 def parts_of(model: FieldwiseModel) -> list[Part]:
     """Every field of the model, those of the table first, then those made of evidence."""
     words: Any = model.vocabulary
-    base = words.base.fields if words.evidence is not None else words.fields
+    base = model.base_vocabulary.fields
     out = []
     for i, (field, size) in enumerate(zip(model.schema.fields, model.layout.sizes, strict=True)):
         if field.cross:

@@ -28,10 +28,8 @@ class Description:
 
     def __init__(self, model: FieldwiseModel, id: str) -> None:
         self._model, self._id = model, id
-        words: Any = model.vocabulary
-        known = words.fields if words.evidence is None else words.base.fields
         self._columns: dict[str, list[FieldVocabulary]] = {}
-        for field in known:
+        for field in model.base_vocabulary.fields:
             self._columns.setdefault(field.field.column, []).append(field)
         self._lowered: dict[str, pl.DataFrame] = {}
 

@@ -41,7 +41,7 @@ class Served:
         schema = model.schema
         words: Any = model.vocabulary
         self._crossed = words if words.evidence is not None else None
-        self.coder = RowCoder(words if self._crossed is None else words.base)
+        self.coder = RowCoder(model.base_vocabulary)
         self.columns = frozenset(schema.columns)
         self.ignored = frozenset((*schema.dropped, *schema.roles))
         self._lists = {f.column for f in schema.fields if f.is_list}
