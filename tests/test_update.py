@@ -654,7 +654,7 @@ def test_refitted_and_longer_trees():
 
 
 def drifted(model: FieldwiseModel, rows: pl.DataFrame) -> dict[str, str]:
-    findings, _ = find_drift(model.vocabulary, open_source(rows, schema=model.schema))
+    findings = find_drift(model.vocabulary, open_source(rows, schema=model.schema))
     return {f.column: f.what for f in findings}
 
 
