@@ -285,7 +285,7 @@ class _FieldwiseEstimator(TableEstimator):
         fit = train(trained, settings, self._running(), start)
         words = Vocabulary(replace(words.schema, targets=self._named_targets()), words.fields)
         self.model_ = FieldwiseModel.of(words, problem, fit, asdict(fit.settings))
-        self._fit_kept = replace(fit, state=np.asarray(fit.state))
+        self._fit_kept = fit
         self._layout = layout
         self.history_ = fit.history
 
