@@ -28,7 +28,7 @@ from ..model import FieldwiseModel
 from ._duckdb import DuckDB
 from ._postgres import Postgres
 from .dialects import Dialect, Query, identifier, literal
-from .parts import REFUSED_CODE, Part, check_sum, crosses_of, identity, outputs_of, parts_of
+from .parts import REFUSED_CODE, Part, crosses_of, identity, outputs_of, parts_of, require_sum
 from .view import predictions, scored, terms_of
 
 __all__ = ["DIALECTS", "write"]
@@ -56,7 +56,7 @@ def write(
     """
     if dialect not in DIALECTS:
         raise not_one_of(f"dialect={dialect!r}", dialect, DIALECTS)
-    check_sum(model, "SQL")
+    require_sum(model, "SQL")
     speaks = DIALECTS[dialect](prefix)
     _check_names(model, speaks, [*table.split("."), *key])
     about = [
