@@ -268,7 +268,7 @@ class Learned:
             typical=models.typical(i),
             fields=self._apart(i, gap),
             differences=[
-                self._difference(r, weights, effect)
+                self._difference(models, r, weights, effect)
                 for r, effect in zip(partners, effects, strict=True)
             ],
         )
@@ -285,8 +285,10 @@ class Learned:
                 found.append((name, float(np.sqrt(square))))
         return sorted(found, key=lambda pair: -pair[1])
 
-    def _difference(self, row: int, weights: Sequence[np.ndarray], effect: float) -> Difference:
-        j = self.models().field_of(row)
+    def _difference(
+        self, models: CategoryModels, row: int, weights: Sequence[np.ndarray], effect: float
+    ) -> Difference:
+        j = models.field_of(row)
         first, second = float(weights[0][row]), float(weights[1][row])
         label = self.labels(j)[row - self.layout.own(j).start]
         name = self.schema.names[j]
