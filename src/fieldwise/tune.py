@@ -262,12 +262,15 @@ def _work(
     study = open_study(Path(file), "fieldwise", seed + worker, shared=said is None)
 
     def tried(settings: dict[str, Any], report: Report) -> float:
-        rank = settings.pop("rank")
-        training = TrainSettings(**settings, seed=seed)
-        run = replace(running, callbacks=[*running.callbacks, report])
-        options: dict[str, Any] = {"split": split, "validation": validation, "rank": rank}
-        model = fit_store(opened, settings=training, running=run, **options)
-        settings["rank"] = rank
+        steps = {name: value for name, value in settings.items() if name != "rank"}
+        model = fit_store(
+            opened,
+            settings=TrainSettings(**steps, seed=seed),
+            running=replace(running, callbacks=[*running.callbacks, report]),
+            rank=settings["rank"],
+            split=split,
+            validation=validation,
+        )
         return model.metrics["loss"]
 
     def tell(number: int, settings: dict[str, Any], words: str) -> None:
