@@ -29,6 +29,7 @@ __all__ = [
     "Kind",
     "MaxValues",
     "MinCount",
+    "Model",
     "NoQuotes",
     "Pooling",
     "Preset",
@@ -56,6 +57,7 @@ Data = Annotated[
     str,
     typer.Argument(metavar="TABLE", help="A file, folder or glob; or 'flights', the example."),
 ]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model.")]
 Format = Annotated[
     str,
     typer.Option(

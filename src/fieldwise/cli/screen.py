@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["console", "say", "show_table"]
+__all__ = ["console", "say", "show_table", "shown_metrics"]
 
 PIPED = 120  # columns where there is no terminal
 
@@ -62,6 +62,13 @@ def _table(
     for row in rows:
         table.add_row(*(Text(_plain(row[k])) for k in kept))
     return table
+
+
+def shown_metrics(found: dict[str, float]) -> str:
+    """The figures that matter most, of any task."""
+    names = ("logloss", "auc", "accuracy", "rmse", "mae", "deviance", "loss")
+    words = [f"{name} {found[name]:.4f}" for name in names if name in found]
+    return ", ".join(words[:2])
 
 
 def _plain(text: str) -> str:
