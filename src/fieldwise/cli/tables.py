@@ -33,7 +33,7 @@ from .options import (
     locate,
     on_ray,
 )
-from .screen import say, show_table
+from .screen import interruptible, say, show_table
 
 __all__ = ["encode", "inspect"]
 
@@ -140,7 +140,7 @@ def encode(
 
         encode_table = partial(encode_on_ray, n_workers=workers)
     started = time.perf_counter()
-    try:
+    with interruptible(f"{out} is as it was before"):
         store = encode_table(
             locate(data),
             out,
@@ -160,9 +160,6 @@ def encode(
             pooling=pooling,
             max_values=max_values,
         )
-    except KeyboardInterrupt:
-        typer.echo(f"interrupted; {out} is as it was before", err=True)
-        raise typer.Exit(130) from None
     if not quiet:
         seconds = time.perf_counter() - started
         sizes = load_vocabulary(store).sizes

@@ -42,7 +42,7 @@ from .options import (
     on_ray,
     reading_of,
 )
-from .screen import shown_metrics
+from .screen import interruptible, shown_metrics
 
 __all__ = ["train"]
 
@@ -210,11 +210,8 @@ def train(
         callbacks=[*loggers, *([] if quiet else [_print_epoch])],
     )
     about = {"reading": reading, "overwrite": overwrite, "running": running}
-    try:
+    with interruptible(f"the same command with --resume goes on ({out})"):
         model = train_table(locate(data), out, **about, **fitting)
-    except KeyboardInterrupt:
-        typer.echo(f"interrupted; the same command with --resume goes on ({out})", err=True)
-        raise typer.Exit(130) from None
     if not quiet and model is not None:
         typer.echo(
             f"{out}: {model.layout.n_parameters:,} parameters; on the held-out rows "
