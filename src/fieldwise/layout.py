@@ -215,6 +215,11 @@ class Layout:
         at = output * self.n_fields + field
         return slice(int(self.starts[at]), int(self.starts[at + 1]))
 
+    def columns(self, output: int) -> slice:
+        """The columns of an output, its bias aside."""
+        first, last = output * self.n_fields, (output + 1) * self.n_fields
+        return slice(int(self.starts[first]), int(self.starts[last]))
+
     def own(self, field: int) -> slice:
         """The rows of a field."""
         return slice(int(self.offsets[field]), int(self.offsets[field + 1]))

@@ -567,7 +567,7 @@ def _spread(
         main[:] += share @ (T @ g) ** 2
         scaled = T * share[:, None]
         for o in range(K):
-            whole = slice(blocks[o][0].start, blocks[o][-1].stop)
+            whole = layout.columns(o)
             wide = scaled[:, blocks[o][i]].T @ T[:, whole]
             for j, block in enumerate(blocks[o]):
                 within[o][j] += scaled[:, block].T @ T[:, block]

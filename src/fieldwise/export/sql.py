@@ -183,14 +183,13 @@ class _Script:
     def _lines(
         self, field: int, codes: np.ndarray, rows: np.ndarray, *, biased: bool = True
     ) -> list[str]:
-        layout, m = self._model.layout, self._model.layout.n_fields
+        layout = self._model.layout
         rows = np.asarray(rows, np.float32)
         columns = [pl.Series(codes).cast(pl.String)]
         for o in range(len(self._outputs)):
-            own = layout.block(o, field)
-            start, stop = int(layout.starts[o * m]), int(layout.starts[(o + 1) * m])
-            others = rows[:, start:stop].copy()
-            others[:, own.start - start : own.stop - start] = 0
+            own, whole = layout.block(o, field), layout.columns(o)
+            others = rows[:, whole].copy()
+            others[:, own.start - whole.start : own.stop - whole.start] = 0
             bias = pl.Series(rows[:, layout.n_columns + o]).cast(pl.String)
             columns += [self._arrays(rows[:, own]), self._arrays(others)]
             columns.append(bias if biased else pl.Series([""] * len(rows)))
