@@ -43,6 +43,11 @@ class ColumnProfile:
     known_kind: str | None = None  # what the format says it is
 
     @property
+    def decodes_to(self) -> str:
+        """The dtype of a field, or a target, of its values as categories."""
+        return self.dtype if self.dtype in ("integer", "float", "boolean") else "string"
+
+    @property
     def kind(self) -> str:
         """category, numeric, time or list"""
         if self.longest:
