@@ -477,7 +477,7 @@ class FieldwiseModel:
         importance = self.importance()
         sizes = zip(self.schema.fields, self.layout.sizes, self.layout.ranks, strict=True)
         fields = [
-            {"name": f.name, "kind": f.binning or f.part or f.kind, "categories": size,
+            {"name": f.name, "kind": f.shown_kind, "categories": size,
              "rank": rank, "importance": importance[f.name]}
             for f, size, rank in sizes
         ]  # fmt: skip

@@ -79,8 +79,7 @@ def info(model: Model) -> None:
     rows = []
     for name, value in loaded.importance().items():
         field = loaded.schema[name]
-        kind = field.binning or field.part or field.kind
-        rows.append((name, kind, f"{sizes[name]:,}", str(ranks[name]), f"{value:.4f}"))
+        rows.append((name, field.shown_kind, f"{sizes[name]:,}", str(ranks[name]), f"{value:.4f}"))
     heads = ("field", "kind", "categories", "rank", "importance")
     show_table(str(model), heads, rows, words=2, spare=("kind",))
     say(f"{loaded.layout.n_parameters:,} parameters")

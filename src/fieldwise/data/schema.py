@@ -187,6 +187,11 @@ class Field:
         """Several categories a row."""
         return self.kind == "list"
 
+    @property
+    def shown_kind(self) -> str:
+        """What people are told it is: how a number is binned, which part of a time, or its kind."""
+        return self.binning or self.part or self.kind
+
 
 @dataclass(frozen=True, kw_only=True)
 class Target:

@@ -98,7 +98,7 @@ def _fields(model: FieldwiseModel, found: FieldImportance) -> list[dict[str, Any
     return [
         {
             "name": f.name,
-            "kind": f.binning or f.part or f.kind,
+            "kind": f.shown_kind,
             "categories": size,
             "rank": rank,
             **{k: by_name[f.name][k] for k in ("importance", "share", "pair_share")},
