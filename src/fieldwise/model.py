@@ -188,14 +188,7 @@ class FieldwiseModel:
         self, codes: np.ndarray, values: np.ndarray | None, n_jobs: int | None = None
     ) -> list[np.ndarray]:
         """Scores of coded rows, (n,) or (n, classes) a target."""
-        return self._by_target(self.score_codes(codes, values, n_jobs))
-
-    def _by_target(self, z: np.ndarray) -> list[np.ndarray]:
-        """Scores (n,) or (n, K), apart: (n,) or (n, classes) a target."""
-        z = z.reshape(len(z), -1)
-        ends = np.cumsum([head.size for head in self.objective.heads])[:-1]
-        parts = np.split(z, ends, axis=1)
-        return [part if part.shape[1] > 1 else part[:, 0] for part in parts]
+        return self.objective.by_head(self.score_codes(codes, values, n_jobs))
 
     @staticmethod
     def _meaning(head: Head, z: np.ndarray) -> np.ndarray:
@@ -203,7 +196,7 @@ class FieldwiseModel:
 
     def predictions(self, z: np.ndarray) -> Any:
         """What scores stand for: chances, numbers, rates; of several targets a dict of them."""
-        pairs = zip(self.objective.heads, self._by_target(z), strict=True)
+        pairs = zip(self.objective.heads, self.objective.by_head(z), strict=True)
         return self._named([self._meaning(head, part) for head, part in pairs])
 
     def _named(self, found: list[np.ndarray]) -> Any:

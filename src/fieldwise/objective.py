@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
@@ -86,6 +87,27 @@ class Objective:
                 first += head.size
         return out
 
+    @cached_property
+    def outputs(self) -> list[range]:
+        """The outputs of every head, of one member's"""
+        ends = accumulate(head.size for head in self.heads)
+        return [range(end - head.size, end) for head, end in zip(self.heads, ends, strict=True)]
+
+    def place_of(self, output: int) -> tuple[int, int]:
+        """Which head an output is of, and its place among that head's outputs."""
+        for h, outputs in enumerate(self.outputs):
+            if output in outputs:
+                return h, outputs.index(output)
+        raise IndexError(output)
+
+    def by_head(self, z: np.ndarray) -> list[np.ndarray]:
+        """Scores of a trained model, (n, K) or (n,), apart: (n,) or (n, size) a head."""
+        z = z[:, None] if z.ndim == 1 else z
+        return [
+            z[:, outputs.start : outputs.stop] if len(outputs) > 1 else z[:, outputs.start]
+            for outputs in self.outputs
+        ]
+
     def slopes(
         self,
         f: np.ndarray,
@@ -128,9 +150,8 @@ class Objective:
     def _voices(self, scores: np.ndarray) -> list[np.ndarray]:
         """Of every head (n, members, size, fields); where there is no vote, as if of one field"""
         k = self.n_outputs // self.n_members
-        ends = np.cumsum([head.size for head in self.heads])[:-1]
         every = scores.astype(np.float64).reshape(len(scores), self.n_members, k, -1)
-        return np.split(every, ends, axis=2)
+        return [every[:, :, outputs.start : outputs.stop] for outputs in self.outputs]
 
     def merged(self, scores: np.ndarray) -> list[np.ndarray]:
         """One score a head, (n,) or (n, size): the mean of members' and fields' predictions.

@@ -193,7 +193,7 @@ class Update:
             spread = scale_of(self.rows, None, objective).spread
         spread = spread if len(spread) else np.ones(len(objective.heads))
         offsets = model.offsets - np.log(self.problem.sampling_rate)
-        first = [first for _, first, _ in objective.copies[: len(objective.heads)]]
+        first = [outputs.start for outputs in objective.outputs]
         scaled = [h.loss in ("squared", "absolute", "huber") for h in objective.heads]
         center = np.where(scaled, offsets[first], 0.0)
         scale = Scale(offsets, center, spread)
