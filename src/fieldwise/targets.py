@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .data.shuffle import Table
+from .data.shuffle import Table, row_weights
 from .errors import DataError, SettingError
 from .layout import Layout
 from .losses import LARGEST_NUMBER, LOSSES, check_target, check_weight
@@ -174,7 +174,7 @@ def aggregated(arrays: Mapping[str, np.ndarray], heads: Sequence[Head]) -> dict[
             columns |= {f"{name} {j}": arrays[name][:, j] for j in range(arrays[name].shape[1])}
     keys = list(columns)
     y = arrays["target"]
-    w = arrays["weight"][:, 0] if "weight" in arrays else np.ones(len(y))
+    w = row_weights(arrays)
     sums = {f"sum {k}": w * y[:, k] for k in range(y.shape[1])} if merge else {}
     frame = pl.DataFrame({**columns, "weight": w, **sums})
     found = frame.group_by(keys, maintain_order=True).agg(pl.exclude(keys).sum())

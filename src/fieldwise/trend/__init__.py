@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.shuffle import Batches, Rows, gathered, wide_values
+from ..data.shuffle import Batches, Rows, gathered, row_weights, wide_values
 from ..data.words import StoredWords
 from ..engines import Engine
 from ..errors import FieldwiseError, SettingError
@@ -300,4 +300,4 @@ def _sample(rows: Rows, problem: Problem) -> Sample:
     found = rows.read(0, rows.n_rows)
     codes, y = found["codes"], found["target"][:, 0]
     wide = wide_values(codes, found.get("values"), problem.valued)
-    return Sample(codes, wide, y, found["weight"][:, 0] if "weight" in found else np.ones(len(y)))
+    return Sample(codes, wide, y, row_weights(found))
