@@ -134,7 +134,9 @@ class ClassEstimator(ClassifierMixin, TableEstimator):  # type: ignore[misc]
     classes_: np.ndarray
     _n_labels: int
 
-    def _some(self, classes: np.ndarray) -> np.ndarray:
+    @staticmethod
+    def _checked_classes(classes: np.ndarray) -> np.ndarray:
+        """The same classes, which must be two or more and such as a model can write down."""
         if len(classes) < 2:
             raise DataError(f"y has {len(classes)} class; a classifier needs two or more")
         with half_characters("y"):
@@ -151,7 +153,7 @@ class ClassEstimator(ClassifierMixin, TableEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         if reset:
             self._n_labels = 1
-            self.classes_ = self._some(np.unique(y))
+            self.classes_ = self._checked_classes(np.unique(y))
         unknown = ~np.isin(y, self.classes_)
         if unknown.any():
             raise DataError(

@@ -398,7 +398,7 @@ classes_ : the classes, sorted.
         """One epoch over more rows. Categories never seen before get rows of their own."""
         if not hasattr(self, "model_"):
             self._n_labels = 1
-            self.classes_ = self._some(np.unique(y if classes is None else classes))
+            self.classes_ = self._checked_classes(np.unique(y if classes is None else classes))
         self._partial_fit(X, y, sample_weight, reset=False)
         return self
 

@@ -49,7 +49,7 @@ def held_out_rows(
     known = words.fields[j]
     if known.field.is_linear or known.field.is_list:
         raise SettingError(f"split={rule!r}: a linear field or a list cannot split; choose another")
-    chosen = _latest(known, share) if how == "time" else _some(known, share, seed)
+    chosen = _latest(known, share) if how == "time" else _drawn(known, share, seed)
     slot = slot_positions(words.schema.slots)[j].start
     return np.asarray(chosen[store.array("codes")[:, slot]])
 
@@ -82,7 +82,7 @@ def _number(text: str | None) -> float:
         return -np.inf
 
 
-def _some(words: FieldVocabulary, share: float, seed: int) -> np.ndarray:
+def _drawn(words: FieldVocabulary, share: float, seed: int) -> np.ndarray:
     """(size,) true for codes drawn by chance."""
     bits = np.random.Philox(np.random.SeedSequence([seed, 203])).random_raw(words.size)
     return np.asarray(bits < np.uint64(share * 2.0**64))

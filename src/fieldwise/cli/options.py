@@ -42,10 +42,10 @@ __all__ = [
     "Workers",
     "crosses_of",
     "kinds_of",
-    "learned",
     "locate",
     "on_ray",
     "reading_of",
+    "target_of",
 ]
 
 THE_TABLE: dict[str, Any] = {"rich_help_panel": "The table"}
@@ -186,7 +186,7 @@ def crosses_of(given: Any) -> str | list[tuple[str, ...]]:
     return [tuple(str(name).strip() for name in part) for part in parts]
 
 
-def learned(
+def target_of(
     target: Sequence[str] | str | None, clicks: str | None, impressions: str | None
 ) -> dict[str, Any]:
     """What to learn, as `encode` takes it."""
@@ -207,7 +207,7 @@ def reading_of(given: dict[str, Any]) -> dict[str, Any]:
     """What goes to `encode`, taken out of the options that were given."""
     kinds = given.pop("kind", None) or []
     quote = not given.pop("no_quotes", False)
-    roles = learned(*(given.pop(k, None) for k in ("target", "clicks", "impressions")))
+    roles = target_of(*(given.pop(k, None) for k in ("target", "clicks", "impressions")))
     reading: dict[str, Any] = {k: given.pop(k) for k in READ_NAMES if k in given} | roles
     if reading.get("format") == "auto":
         del reading["format"]

@@ -29,9 +29,9 @@ from .options import (
     Weight,
     Workers,
     kinds_of,
-    learned,
     locate,
     on_ray,
+    target_of,
 )
 from .screen import interruptible, say, show_table
 
@@ -65,7 +65,7 @@ def inspect(
     found = inspect_table(
         locate(data),
         format=format,
-        **learned(target, clicks, impressions),
+        **target_of(target, clicks, impressions),
         weight=weight,
         drop=drop or [],
         kinds=kinds_of(kind),
@@ -144,7 +144,7 @@ def encode(
         store = encode_table(
             locate(data),
             out,
-            **learned(target, clicks, impressions),
+            **target_of(target, clicks, impressions),
             format=format,
             drop=drop or [],
             kinds=kinds_of(kind),
