@@ -76,11 +76,13 @@ def _pairs(search: _Search, singles: Sequence[Cross]) -> list[Cross]:
 
 
 def _grown(seeds: Iterable[Cross], slots: Sequence[int]) -> list[Cross]:
+    """Every seed with one more slot, each cross once."""
     longer = (tuple(sorted((*c, j))) for c in seeds for j in slots if j not in c)
     return list(dict.fromkeys(longer))
 
 
 def _thinned(rows: Observed, seed: int) -> Observed:
+    """The rows, or `MOST_ROWS` of them drawn by chance, in their order."""
     if len(rows.y) <= MOST_ROWS:
         return rows
     bits = np.random.Philox(np.random.SeedSequence([seed, 402])).random_raw(len(rows.y))
@@ -144,6 +146,7 @@ class _Search:
         return own
 
     def _column(self, cross: Cross) -> np.ndarray:
+        """(sample, T) the cross-fitted evidence of a candidate, centred and of mean square 1"""
         from . import _kernels
 
         rows = self._rows
