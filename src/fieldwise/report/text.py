@@ -22,7 +22,7 @@ __all__ = [
     "odd_rows",
     "plain",
     "source",
-    "words",
+    "table",
 ]
 
 
