@@ -324,9 +324,8 @@ class FieldwiseModel:
 
         check_bounded(self.layout, self.objective)
         judged = [record for record in self.history if "loss" in record]
-        kept = (
-            min(judged, key=lambda record: record["loss"]) if judged else (self.history or [{}])[-1]
-        )
+        last = self.history[-1] if self.history else {}
+        kept = min(judged, key=lambda record: record["loss"], default=last)
         n_rows = self.settings.get("rows") or int(self.vocabulary.fields[0].counts().sum())
         return bound_of(
             self.table,

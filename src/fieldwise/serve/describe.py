@@ -44,7 +44,7 @@ class Description:
     def _about(self) -> dict[str, Any]:
         model, schema = self._model, self._model.schema
         target = schema.target
-        task = "number" if target is None else {"numeric": "number"}.get(target.kind, target.kind)
+        task = "number" if target is None or target.kind == "numeric" else target.kind
         words: Any = model.vocabulary
         return {
             "id": self._id,
