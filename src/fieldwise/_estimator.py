@@ -106,10 +106,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         held_out[order[:wanted]] = True
         kept = ~held_out if weight is None else ~held_out & (weight > 0)
         for k, head in enumerate(self._heads()):
-            if head.loss in ("logistic", "softmax") and not np.array_equal(
-                np.unique(target[kept, k] > 0.5 if head.size == 1 else target[kept, k]),
-                np.unique(target[:, k] > 0.5 if head.size == 1 else target[:, k]),
-            ):
+            chosen = target[:, k] > 0.5 if head.size == 1 else target[:, k]
+            if head.is_class and not np.array_equal(np.unique(chosen[kept]), np.unique(chosen)):
                 return None
         return held_out
 

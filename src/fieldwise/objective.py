@@ -50,6 +50,11 @@ class Head:
     def is_class(self) -> bool:
         return self.loss in ("logistic", "softmax")
 
+    @property
+    def is_scaled(self) -> bool:
+        """Whether its target is brought to mean 0 and spread 1 for training."""
+        return self.loss in ("squared", "absolute", "huber")
+
 
 @dataclass(frozen=True)
 class Objective:

@@ -73,11 +73,11 @@ def scale_of(rows: Table, only: np.ndarray | None, objective: Objective) -> Scal
     for k, head in enumerate(objective.heads):
         check_target(head.loss, y[:, k])
         seen = y[w[:, 0] > 0, k]
-        if head.loss in ("logistic", "softmax") and seen.min() == seen.max() and seen[0] in (0, 1):
+        if head.is_class and seen.min() == seen.max() and seen[0] in (0, 1):
             raise SettingError(
                 "the rows to train on have one class only; the target needs two, check the split"
             )
-        if head.loss in ("squared", "absolute", "huber"):
+        if head.is_scaled:
             center[k], spread[k] = _measure(head, y[:, k], w[:, 0])
     offsets = objective.starts((y - center) / spread, w)
     return Scale(offsets, center, spread)
