@@ -257,8 +257,13 @@ class _FieldwiseEstimator(TableEstimator):
         shared = {k: v for k, v in self.get_params(deep=False).items() if k in names}
         return TrainSettings(**shared, seed=int(self.random_state or 0))
 
-    def _train(self, rows: Rows, settings: TrainSettings, *, going_on: bool, **parts: Any) -> None:
+    def _words(self) -> Vocabulary:
+        """What the encoder knows of X, with the columns of y as targets."""
         words = self._encoder.vocabulary_
+        return Vocabulary(replace(words.schema, targets=self._named_targets()), words.fields)
+
+    def _train(self, rows: Rows, settings: TrainSettings, *, going_on: bool, **parts: Any) -> None:
+        words = self._words()
         objective = self._objective()
         start = None
         if going_on:
@@ -283,7 +288,6 @@ class _FieldwiseEstimator(TableEstimator):
         if self.aggregate:
             trained, settings = on_distinct_rows(problem, settings)
         fit = train(trained, settings, self._running(), start)
-        words = Vocabulary(replace(words.schema, targets=self._named_targets()), words.fields)
         self.model_ = FieldwiseModel.of(words, problem, fit, asdict(fit.settings))
         self._fit_kept = fit
         self._layout = layout
@@ -292,10 +296,8 @@ class _FieldwiseEstimator(TableEstimator):
     def _train_crossed(
         self, rows: Rows, settings: TrainSettings, crossing: Crossing, parts: dict[str, Any]
     ) -> None:
-        words = self._encoder.vocabulary_
-        words = Vocabulary(replace(words.schema, targets=self._named_targets()), words.fields)
         self.model_, fit = fit_crossed(
-            words,
+            self._words(),
             Parts.of(rows, parts),
             crossing,
             layout_of=self._layout_of,
