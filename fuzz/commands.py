@@ -18,7 +18,7 @@ import typer
 
 from fieldwise import demo
 from fieldwise.cli import app, main
-from fieldwise.cli.models import _train_options
+from fieldwise.cli.training import _train_options
 from fieldwise.distributed import ray
 from fieldwise.errors import SettingError
 from fieldwise.serve import run as serve_run

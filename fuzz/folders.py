@@ -21,9 +21,8 @@ from fieldwise import FieldwiseModel, Store, encode
 from fieldwise import checkpoint as checkpoints
 from fieldwise.data.encoding import load_vocabulary
 from fieldwise.data.schema import Schema
-from fieldwise.files import read_sealed, sealed
+from fieldwise.files import checksum, read_sealed, sealed
 from fieldwise.packed import pack
-from fieldwise.tensors import checksum
 from serving import clicks, fitted, rows_of
 
 from .draws import Draw

@@ -169,6 +169,20 @@ def test_ctrl_c_ends_a_search_and_keeps_no_half_trial(file, tmp_path):
         tune_table(str(file), tmp_path / "b.toml", split="time:day", **options)
 
 
+def test_a_trial_that_failed_is_told_with_all_its_settings(file, tmp_path, monkeypatch):
+    def broken(*_, **__):
+        raise TrainingError("the loss is nan")
+
+    monkeypatch.setattr(tune, "fit_store", broken)
+    lines: list[str] = []
+    with pytest.raises(SettingError, match="no trial came to an end"):
+        tune_table(
+            str(file), tmp_path / "b.toml", trials=1, reading={"target": "y"}, say=lines.append
+        )
+    assert "the loss is nan" in lines[0]
+    assert "rank 32" in lines[0]
+
+
 def test_numbers_are_tuned_too(tmp_path):
     frame = table(1500).drop("y").with_columns(price=np.random.default_rng(0).random(1500))
     found = tune_table(frame, tmp_path / "b.toml", trials=2, reading={"target": "price"})

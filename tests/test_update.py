@@ -117,11 +117,11 @@ def test_no_rows_on_the_command_line(model, tmp_path):
 def going(model: FieldwiseModel, rows: pl.DataFrame, folder: Path, **asked: Any) -> Update:
     """An update as it begins."""
     how = UpdateSettings(**asked)
-    words: Any = getattr(model.vocabulary, "opened", model.vocabulary)
-    store = encode(rows, folder / "store", start=_remembered(words, how, 1))
+    model = replace(model, vocabulary=getattr(model.vocabulary, "opened", model.vocabulary))
+    store = encode(rows, folder / "store", start=_remembered(model, how, 1))
     from fieldwise.train import Running
 
-    return Update(replace(model, vocabulary=words), store, how, Running(), 1)
+    return Update(model, store, how, Running(), 1)
 
 
 @given(st.integers(0, 10**6))
@@ -654,7 +654,7 @@ def test_refitted_and_longer_trees():
 
 
 def drifted(model: FieldwiseModel, rows: pl.DataFrame) -> dict[str, str]:
-    findings, _ = find_drift(model.vocabulary, open_source(rows, schema=model.schema))
+    findings = find_drift(model.vocabulary, open_source(rows, schema=model.schema))
     return {f.column: f.what for f in findings}
 
 

@@ -106,10 +106,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         held_out[order[:wanted]] = True
         kept = ~held_out if weight is None else ~held_out & (weight > 0)
         for k, head in enumerate(self._heads()):
-            if head.loss in ("logistic", "softmax") and not np.array_equal(
-                np.unique(target[kept, k] > 0.5 if head.size == 1 else target[kept, k]),
-                np.unique(target[:, k] > 0.5 if head.size == 1 else target[:, k]),
-            ):
+            chosen = target[:, k] > 0.5 if head.size == 1 else target[:, k]
+            if head.is_class and not np.array_equal(np.unique(chosen[kept]), np.unique(chosen)):
                 return None
         return held_out
 
@@ -134,7 +132,9 @@ class ClassEstimator(ClassifierMixin, TableEstimator):  # type: ignore[misc]
     classes_: np.ndarray
     _n_labels: int
 
-    def _some(self, classes: np.ndarray) -> np.ndarray:
+    @staticmethod
+    def _checked_classes(classes: np.ndarray) -> np.ndarray:
+        """The same classes, which must be two or more and such as a model can write down."""
         if len(classes) < 2:
             raise DataError(f"y has {len(classes)} class; a classifier needs two or more")
         with half_characters("y"):
@@ -151,7 +151,7 @@ class ClassEstimator(ClassifierMixin, TableEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         if reset:
             self._n_labels = 1
-            self.classes_ = self._some(np.unique(y))
+            self.classes_ = self._checked_classes(np.unique(y))
         unknown = ~np.isin(y, self.classes_)
         if unknown.any():
             raise DataError(

@@ -19,7 +19,7 @@ _LOCK, _LIMIT, _INSIDE = threading.Lock(), ExitStack(), set[object]()
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Also a decorator."""
+    """Inside BLAS takes one thread. A context, and a decorator."""
     me = object()
     with _LOCK:
         if not _INSIDE:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .errors import StoreError
-from .files import disk_errors, read_sealed, sealed, sync_folder, write_atomically
+from .files import checksum, disk_errors, read_sealed, sealed, sync_folder, write_atomically
 
 __all__ = ["agree", "checked", "keep_only", "load", "save", "write_array"]
 
@@ -44,17 +44,17 @@ def save(folder: Path, progress: Mapping[str, Any], arrays: Mapping[str, np.ndar
 
 def write_array(file: Path, array: np.ndarray) -> dict[str, Any]:
     """Write an array, through to the disk; what `checked` needs to find it whole."""
-    checksum = 0
+    total = 0
     with file.open("wb") as out:
         for start in range(0, len(array), PIECE):
             piece = np.ascontiguousarray(array[start : start + PIECE])
-            checksum = zlib.crc32(piece.reshape(-1).view(np.uint8).data, checksum)
+            total = zlib.crc32(piece.reshape(-1).view(np.uint8).data, total)
             out.write(piece.reshape(-1).view(np.uint8).data)
         out.flush()
         os.fsync(out.fileno())
     return {
         "file": file.name,
-        "checksum": checksum,
+        "checksum": total,
         "shape": list(array.shape),
         "dtype": array.dtype.str,
     }
@@ -67,14 +67,10 @@ def checked(folder: Path, said: Mapping[str, Any]) -> np.ndarray:
     if file.parent != folder or dtype.kind not in "biuf":
         raise StoreError(f"{folder / NAME} is damaged: {said} is no array of it")
     count = math.prod(said["shape"])
-    checksum = 0
-    if file.is_file() and file.stat().st_size == count * dtype.itemsize:
-        with file.open("rb") as content:
-            while piece := content.read(1 << 22):
-                checksum = zlib.crc32(piece, checksum)
-        if checksum == said["checksum"]:
-            flat = np.memmap(file, dtype, "r") if count else np.zeros(0, dtype)
-            return flat.reshape(said["shape"])
+    is_whole = file.is_file() and file.stat().st_size == count * dtype.itemsize
+    if is_whole and checksum(file) == said["checksum"]:
+        flat = np.memmap(file, dtype, "r") if count else np.zeros(0, dtype)
+        return flat.reshape(said["shape"])
     raise StoreError(f"{file} is missing or was altered; start the training again")
 
 

@@ -199,8 +199,9 @@ def fit_crossed(
     if n < FOLDS:
         raise DataError(f"{n} rows are fewer than the {FOLDS} folds of crosses; set crosses='none'")
     copies = n_copies(n)
-    learned = (words.schema, parts.known, head, crossing, running, seed, copies)
-    evidence, fitted = learn_evidence(*learned)
+    evidence, fitted = learn_evidence(
+        words.schema, parts.known, head, crossing, running, seed, copies
+    )
     crossed = _vocabulary(words, evidence, fitted, crossing)
     known = _stacked(crossed, parts.known, fitted)
     judge = None

@@ -72,17 +72,13 @@ def run_demo() -> None:
     console.print("Most important fields: " + ", ".join(f"{n} {v:.3f}" for n, v in top))
 
 
-def _codes(X: list[pl.DataFrame]) -> list[np.ndarray]:
-    encoder = FieldEncoder(unseen="rare").fit(X[0])
-    return [encoder.transform(part) for part in X]
-
-
 def _logistic(X: list[pl.DataFrame], y: list[np.ndarray]) -> np.ndarray:
     """L2 strength chosen on the validation part."""
     from scipy.sparse import csr_array
     from sklearn.linear_model import LogisticRegression
 
-    codes = _codes(X)
+    encoder = FieldEncoder(unseen="rare").fit(X[0])
+    codes = [encoder.transform(part) for part in X]
     sizes = np.max([c.max(axis=0) for c in codes], axis=0) + 1
     offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]])
 

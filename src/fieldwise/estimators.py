@@ -263,8 +263,13 @@ class _FieldwiseEstimator(TableEstimator):
         shared = {k: v for k, v in self.get_params(deep=False).items() if k in names}
         return TrainSettings(**shared, seed=int(self.random_state or 0))
 
-    def _train(self, rows: Rows, settings: TrainSettings, *, going_on: bool, **parts: Any) -> None:
+    def _words(self) -> Vocabulary:
+        """What the encoder knows of X, with the columns of y as targets."""
         words = self._encoder.vocabulary_
+        return Vocabulary(replace(words.schema, targets=self._named_targets()), words.fields)
+
+    def _train(self, rows: Rows, settings: TrainSettings, *, going_on: bool, **parts: Any) -> None:
+        words = self._words()
         objective = self._objective()
         start = None
         if going_on:
@@ -289,19 +294,16 @@ class _FieldwiseEstimator(TableEstimator):
         if self.aggregate:
             trained, settings = on_distinct_rows(problem, settings)
         fit = train(trained, settings, self._running(), start)
-        words = Vocabulary(replace(words.schema, targets=self._named_targets()), words.fields)
         self.model_ = FieldwiseModel.of(words, problem, fit, asdict(fit.settings))
-        self._fit_kept = replace(fit, state=np.asarray(fit.state))
+        self._fit_kept = fit
         self._layout = layout
         self.history_ = fit.history
 
     def _train_crossed(
         self, rows: Rows, settings: TrainSettings, crossing: Crossing, parts: dict[str, Any]
     ) -> None:
-        words = self._encoder.vocabulary_
-        words = Vocabulary(replace(words.schema, targets=self._named_targets()), words.fields)
         self.model_, fit = fit_crossed(
-            words,
+            self._words(),
             Parts.of(rows, parts),
             crossing,
             layout_of=self._layout_of,
@@ -413,7 +415,7 @@ classes_ : the classes, sorted.
         """
         if not hasattr(self, "model_"):
             self._n_labels = 1
-            self.classes_ = self._some(np.unique(y if classes is None else classes))
+            self.classes_ = self._checked_classes(np.unique(y if classes is None else classes))
         self._partial_fit(X, y, sample_weight, reset=False)
         return self
 

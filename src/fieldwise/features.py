@@ -20,7 +20,7 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 from ._estimator import TableEstimator
 from .crosses import CrossedVocabulary
 from .crosses.evidence import FOLDS, Fitted
-from .crosses.vocabulary import parents_of
+from .crosses.vocabulary import parents_of, unlike
 from .crossing import Crosses, Crossing, as_trained, cross_fitted_scores, learn_evidence
 from .data.encoder import FieldEncoder
 from .data.shuffle import Rows
@@ -171,7 +171,8 @@ class FieldwiseFeatures(TransformerMixin, TableEstimator):  # type: ignore[misc]
         names = [f"score{end}" for end in ends] if self._model else []
         names += [f"evidence {cross}{end}" for cross in crosses for end in ends]
         names += [f"seen {cross}" for cross in crosses] if self.counts else []
-        return np.asarray(_distinct(names), dtype=object)
+        taken: set[str] = set()  # a field may be named as a cross is
+        return np.asarray([unlike(name, taken) for name in names], dtype=object)
 
     def _columns(self, scores: np.ndarray | None, found: Fitted) -> np.ndarray:
         n = len(found.seen)
@@ -267,13 +268,3 @@ class FieldwiseFeatures(TransformerMixin, TableEstimator):  # type: ignore[misc]
         tags.target_tags.required = True
         tags.transformer_tags.preserves_dtype = []
         return tags
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
-    """A field may be named as a cross is: then one of the two gets a mark."""
-    taken: dict[str, None] = {}
-    for name in names:
-        while name in taken:
-            name += "'"
-        taken[name] = None
-    return list(taken)

@@ -25,13 +25,14 @@ from .errors import FieldwiseError, StoreError
 
 __all__ = [
     "array_on_disk",
+    "checksum",
     "disk_errors",
     "put_back",
     "read_sealed",
     "remove_folder",
     "replace_folder",
     "sealed",
-    "swept",
+    "sweep",
     "sync_files",
     "sync_folder",
     "temporary_folder",
@@ -87,7 +88,7 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview]) 
     pieces."""
     temporary = temporary_name(path)
     with disk_errors(path):
-        swept(path)
+        sweep(path)
         try:
             with temporary.open("wb") as file:
                 file.writelines([content] if isinstance(content, bytes) else content)
@@ -170,7 +171,7 @@ def put_back(path: Path) -> None:
             os.rename(left, path)
 
 
-def swept(path: Path) -> None:
+def sweep(path: Path) -> None:
     """Remove what killed processes left beside `path`; no other may write it meanwhile."""
     _remove([*_left(path, "old"), *_left(path, "tmp")])
 
@@ -200,6 +201,15 @@ def _is_running(process: int) -> bool:
     except OSError:
         pass  # someone else's
     return True
+
+
+def checksum(file: Path) -> int:
+    """CRC-32 of a whole file, read some at a time."""
+    total = 0
+    with file.open("rb") as content:
+        while piece := content.read(1 << 24):
+            total = zlib.crc32(piece, total)
+    return total
 
 
 def sealed(body: Mapping[str, Any]) -> bytes:

@@ -19,7 +19,7 @@ from .data.schema import Field, Schema, Target
 from .data.store import Store, is_store
 from .data.words import StoredWords
 from .errors import FieldwiseError, SchemaError, SettingError
-from .files import disk_errors, put_back, remove_folder, swept, write_atomically
+from .files import disk_errors, put_back, remove_folder, sweep, write_atomically
 from .held_out import default_share, held_out_rows
 from .model import FieldwiseModel
 from .objective import Head, Objective
@@ -230,6 +230,7 @@ def train_table(
 
 
 def work_folder(out: Path) -> Path:
+    """Where a run that writes `out` keeps its encoded table and checkpoints."""
     return out.with_name(f".{out.name}.work")
 
 
@@ -250,10 +251,10 @@ def save_result(model: FieldwiseModel, out: Path, *, overwrite: bool) -> None:
 
 
 def is_saved(out: Path, running: Running, *, overwrite: bool) -> bool:
-    """Whether a run to go on with was stopped when its model was there and its folder was not yet
-    removed, which is done now."""
+    """Whether a run that is resumed had saved its model and was stopped before it removed its work
+    folder; if so the folder is removed now."""
     put_back(out)
-    swept(work_folder(out))
+    sweep(work_folder(out))
     done = out.exists() and (work_folder(out) / SAVING).exists()
     if not done or overwrite or not running.resume:
         return False
@@ -351,8 +352,9 @@ def kept_store(
     running: Running,
     what: str,
 ) -> Store:
-    """The encoded table of work that may go on later, made before or now: in `folder`, which is for
-    that table and these options alone. `what` is what the folder holds, for who gets it wrong."""
+    """The store of a table, encoded into `folder` now or by an earlier run of the same work. The
+    folder belongs to one table and one set of options: others are an error, in which `what` is the
+    name of the work."""
     from .data.readers import identity_of
 
     known = {"data": identity_of(data), **cutting, **reading}

@@ -46,15 +46,15 @@ def held_out_rows(
     if how not in ("time", "group") or not name:
         raise SettingError(f"split={rule!r} is not random, time:FIELD or group:FIELD")
     j = words.schema.names.index(words.schema[name].name)
-    field = words.fields[j].field
-    if field.is_linear or field.is_list:
+    known = words.fields[j]
+    if known.field.is_linear or known.field.is_list:
         raise SettingError(f"split={rule!r}: a linear field or a list cannot split; choose another")
-    chosen = (_latest if how == "time" else _some)(words.fields[j], share, seed)
+    chosen = _latest(known, share) if how == "time" else _drawn(known, share, seed)
     slot = slot_positions(words.schema.slots)[j].start
     return np.asarray(chosen[store.array("codes")[:, slot]])
 
 
-def _latest(words: FieldVocabulary, share: float, seed: int) -> np.ndarray:
+def _latest(words: FieldVocabulary, share: float) -> np.ndarray:
     """(size,) true for the codes of the latest values that hold this share of the rows."""
     counts = words.counts()
     labels = words.labels()
@@ -82,7 +82,7 @@ def _number(text: str | None) -> float:
         return -np.inf
 
 
-def _some(words: FieldVocabulary, share: float, seed: int) -> np.ndarray:
+def _drawn(words: FieldVocabulary, share: float, seed: int) -> np.ndarray:
     """(size,) true for codes drawn by chance."""
     bits = np.random.Philox(np.random.SeedSequence([seed, 203])).random_raw(words.size)
     return np.asarray(bits < np.uint64(share * 2.0**64))

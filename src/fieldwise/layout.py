@@ -215,6 +215,11 @@ class Layout:
         at = output * self.n_fields + field
         return slice(int(self.starts[at]), int(self.starts[at + 1]))
 
+    def columns(self, output: int) -> slice:
+        """The columns of an output, its bias aside."""
+        first, last = output * self.n_fields, (output + 1) * self.n_fields
+        return slice(int(self.starts[first]), int(self.starts[last]))
+
     def own(self, field: int) -> slice:
         """The rows of a field."""
         return slice(int(self.offsets[field]), int(self.offsets[field + 1]))
@@ -229,3 +234,7 @@ class Layout:
     def rows(self, codes: np.ndarray) -> np.ndarray:
         """codes (n, S) within fields -> rows (n, S) of the table; codes must not be negative"""
         return codes + self.offsets[self.slot_owner]
+
+    def rows_or_unseen(self, codes: np.ndarray) -> np.ndarray:
+        """The same where the table ends with a row a field for values never seen, of code -1."""
+        return np.where(codes < 0, self.n_rows + self.slot_owner, self.rows(codes))

@@ -161,7 +161,7 @@ def gradient_squares(
 
 
 def local(table: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of a table that are meant, in float64, and the numbers (n, S) they have there."""
+    """A small table, float64, of the distinct rows that rows (n, S) name; and rows (n, S) of it"""
     distinct, inside = np.unique(rows, return_inverse=True)
     return table[distinct].astype(np.float64), inside.reshape(rows.shape)
 
@@ -567,7 +567,7 @@ def _spread(
         main[:] += share @ (T @ g) ** 2
         scaled = T * share[:, None]
         for o in range(K):
-            whole = slice(blocks[o][0].start, blocks[o][-1].stop)
+            whole = layout.columns(o)
             wide = scaled[:, blocks[o][i]].T @ T[:, whole]
             for j, block in enumerate(blocks[o]):
                 within[o][j] += scaled[:, block].T @ T[:, block]

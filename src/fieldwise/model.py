@@ -194,14 +194,7 @@ class FieldwiseModel:
         self, codes: np.ndarray, values: np.ndarray | None, n_jobs: int | None = None
     ) -> list[np.ndarray]:
         """Scores of coded rows, (n,) or (n, classes) a target."""
-        return self._by_target(self.score_codes(codes, values, n_jobs))
-
-    def _by_target(self, z: np.ndarray) -> list[np.ndarray]:
-        """Scores (n,) or (n, K), apart: (n,) or (n, classes) a target."""
-        z = z.reshape(len(z), -1)
-        ends = np.cumsum([head.size for head in self.objective.heads])[:-1]
-        parts = np.split(z, ends, axis=1)
-        return [part if part.shape[1] > 1 else part[:, 0] for part in parts]
+        return self.objective.by_head(self.score_codes(codes, values, n_jobs))
 
     @staticmethod
     def _meaning(head: Head, z: np.ndarray) -> np.ndarray:
@@ -209,7 +202,7 @@ class FieldwiseModel:
 
     def predictions(self, z: np.ndarray) -> Any:
         """What scores stand for: chances, numbers, rates; of several targets a dict of them."""
-        pairs = zip(self.objective.heads, self._by_target(z), strict=True)
+        pairs = zip(self.objective.heads, self.objective.by_head(z), strict=True)
         return self._named([self._meaning(head, part) for head, part in pairs])
 
     def _named(self, found: list[np.ndarray]) -> Any:
@@ -242,9 +235,7 @@ class FieldwiseModel:
         """`_score` by the definition, for components that the kernels do not have."""
         from .engines.reference import by_pieces
 
-        unseen = self.layout.n_rows + self.layout.slot_owner
-        rows = np.where(codes < 0, unseen, self.layout.rows(codes))
-        f = by_pieces(self.rows, self.layout, rows, wide)
+        f = by_pieces(self.rows, self.layout, self.layout.rows_or_unseen(codes), wide)
         return f if by_field else np.asarray(f.sum(axis=2) + self.offsets, np.float32)
 
     def field_scores(self, data: Any) -> np.ndarray:
@@ -339,9 +330,8 @@ class FieldwiseModel:
 
         check_bounded(self.layout, self.objective)
         judged = [record for record in self.history if "loss" in record]
-        kept = (
-            min(judged, key=lambda record: record["loss"]) if judged else (self.history or [{}])[-1]
-        )
+        last = self.history[-1] if self.history else {}
+        kept = min(judged, key=lambda record: record["loss"], default=last)
         n_rows = self.settings.get("rows") or int(self.vocabulary.fields[0].counts().sum())
         return bound_of(
             self.table,
@@ -488,7 +478,7 @@ class FieldwiseModel:
         importance = self.importance()
         sizes = zip(self.schema.fields, self.layout.sizes, self.layout.ranks, strict=True)
         fields = [
-            {"name": f.name, "kind": f.binning or f.part or f.kind, "categories": size,
+            {"name": f.name, "kind": f.shown_kind, "categories": size,
              "rank": rank, "importance": importance[f.name]}
             for f, size, rank in sizes
         ]  # fmt: skip

@@ -31,12 +31,13 @@ from .boosted import Boosted
 from .data.schema import Schema
 from .errors import FieldwiseError, ModelError, SchemaError
 from .files import (
+    checksum,
     disk_errors,
     put_back,
     read_sealed,
     replace_folder,
     sealed,
-    swept,
+    sweep,
     sync_files,
     temporary_folder,
 )
@@ -44,7 +45,7 @@ from .layout import Layout
 from .model_checks import check_body, check_parts
 from .objective import Head, Objective
 from .packed import Packed
-from .tensors import checksum, mapped, write_tensor, write_tensors
+from .tensors import mapped, write_tensors
 
 if TYPE_CHECKING:
     from .model import FieldwiseModel
@@ -73,7 +74,7 @@ def write_model(model: FieldwiseModel, path: Path, *, overwrite: bool) -> Path:
         raise ModelError(f"{path} is no model; it is not replaced")
     temporary = temporary_folder(path)
     with disk_errors(path):
-        swept(path)
+        sweep(path)
         try:
             temporary.mkdir(parents=True)
             _write_files(model, temporary)
@@ -89,7 +90,7 @@ def _write_files(model: FieldwiseModel, folder: Path) -> None:
     (folder / WORDS).write_bytes(model.vocabulary.to_bytes())
     names = [TABLE, WORDS]
     if model.moments is not None:
-        write_tensor(folder / MOMENTS, "moments", model.moments)
+        write_tensors(folder / MOMENTS, {"moments": model.moments})
         names.append(MOMENTS)
     more = {}
     words: Any = model.vocabulary
@@ -125,11 +126,11 @@ def _write_files(model: FieldwiseModel, folder: Path) -> None:
 
 def _write_table(model: FieldwiseModel, file: Path) -> None:
     table = model.stored
-    if not isinstance(table, Packed):
-        write_tensor(file, "table", table)
-        return
-    kind = np.dtype(table.kind)
-    parts = {"scale": table.scale, "bias": table.bias, "table": table.entries.view(kind)}
+    if isinstance(table, Packed):
+        entries = table.entries.view(np.dtype(table.kind))
+        parts = {"scale": table.scale, "bias": table.bias, "table": entries}
+    else:
+        parts = {"table": table}
     write_tensors(file, parts)
 
 

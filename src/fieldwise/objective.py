@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
@@ -48,6 +49,11 @@ class Head:
     @property
     def is_class(self) -> bool:
         return self.loss in ("logistic", "softmax")
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether its target is brought to mean 0 and spread 1 for training."""
+        return self.loss in ("squared", "absolute", "huber")
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,27 @@ class Objective:
                 out.append((head, first, target))
                 first += head.size
         return out
+
+    @cached_property
+    def outputs(self) -> list[range]:
+        """The outputs of every head, of one member's"""
+        ends = accumulate(head.size for head in self.heads)
+        return [range(end - head.size, end) for head, end in zip(self.heads, ends, strict=True)]
+
+    def place_of(self, output: int) -> tuple[int, int]:
+        """Which head an output is of, and its place among that head's outputs."""
+        for h, outputs in enumerate(self.outputs):
+            if output in outputs:
+                return h, outputs.index(output)
+        raise IndexError(output)
+
+    def by_head(self, z: np.ndarray) -> list[np.ndarray]:
+        """Scores of a trained model, (n, K) or (n,), apart: (n,) or (n, size) a head."""
+        z = z[:, None] if z.ndim == 1 else z
+        return [
+            z[:, outputs.start : outputs.stop] if len(outputs) > 1 else z[:, outputs.start]
+            for outputs in self.outputs
+        ]
 
     def slopes(
         self,
@@ -128,9 +155,8 @@ class Objective:
     def _voices(self, scores: np.ndarray) -> list[np.ndarray]:
         """Of every head (n, members, size, fields); where there is no vote, as if of one field"""
         k = self.n_outputs // self.n_members
-        ends = np.cumsum([head.size for head in self.heads])[:-1]
         every = scores.astype(np.float64).reshape(len(scores), self.n_members, k, -1)
-        return np.split(every, ends, axis=2)
+        return [every[:, :, outputs.start : outputs.stop] for outputs in self.outputs]
 
     def merged(self, scores: np.ndarray) -> list[np.ndarray]:
         """One score a head, (n,) or (n, size): the mean of members' and fields' predictions.
@@ -141,13 +167,11 @@ class Objective:
         """
         out = []
         for head, z in zip(self.heads, self._voices(scores), strict=True):
-            if not self.is_vote:
-                found = z.mean(axis=(1, 3))
-            elif head.is_class:
+            if self.is_vote and head.is_class:
                 chance = np.average(_chances(head, z), axis=1, weights=self.voices or None)
                 logs = np.log(np.maximum(chance, TINY))
                 found = logs if head.size > 1 else logs[:, 1:] - logs[:, :1]
-            elif head.loss == "poisson":
+            elif self.is_vote and head.loss == "poisson":
                 rates = LOSSES["poisson"].prediction(z).mean(axis=(1, 3))
                 found = np.log(np.maximum(rates, TINY))
             else:

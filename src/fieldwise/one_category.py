@@ -30,6 +30,7 @@ __all__ = ["Known", "best_row", "with_category"]
 
 LEAST_SPREAD = 1e-3  # of a field whose rows are all alike
 MOST_STEPS = 100
+SHORTEST = 1e-9  # of a step; one that is no better even then ends the search
 PIECE = 2048  # rows taken apart at a time
 GAIN = 1e-13  # of a step, in proportion to what is minimised; less is nothing
 
@@ -72,14 +73,14 @@ def best_row(
         gradient = np.einsum("nk,nkp->kp", slope, design).reshape(-1) + v
         step = np.linalg.solve(_hessian(design, bend), gradient)
         size, gain = 1.0, float(gradient @ step)
-        while gain > 0 and (after := value(v - size * step)) > now - 1e-4 * size * gain:
+        if not gain > 0:
+            break
+        while size >= SHORTEST and (after := value(v - size * step)) > now - 1e-4 * size * gain:
             size /= 2
-            if size < 1e-9:
-                break
-        else:
-            if gain > 0:
-                v, now = v - size * step, after
-        if gain <= GAIN * (1 + abs(now)) or size < 1e-9:
+        if size < SHORTEST:
+            break
+        v, now = v - size * step, after
+        if gain <= GAIN * (1 + abs(now)):
             break
     return mean + spread * v.reshape(k, width)
 
@@ -243,7 +244,7 @@ def _design(model: FieldwiseModel, j: int, rows: _Rows) -> tuple[np.ndarray, np.
     """Scores without the category (n, K), and what the entries of its row are multiplied by (n,
     R + K)"""
     layout, parts = model.layout, []
-    at = np.where(rows.codes < 0, layout.n_rows + layout.slot_owner, layout.rows(rows.codes))
+    at = layout.rows_or_unseen(rows.codes)
     for start in range(0, len(at), PIECE):
         piece = slice(start, start + PIECE)
         table, inside = maths.local(model.rows, at[piece])

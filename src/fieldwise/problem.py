@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .data.shuffle import Rows, Table, gathered, wide_values
+from .data.shuffle import Rows, Table, gathered, row_weights, wide_values
 from .engines import Engine, fill
 from .errors import SettingError
 from .layout import Layout
@@ -129,7 +129,7 @@ def scored(
             continue
         values = wide_values(batch["codes"], batch.get("values"), problem.valued)
         z = scorer.scores(batch["codes"], values) * spread + center
-        yield z, batch["target"], batch["weight"][:, 0] if "weight" in batch else np.ones(len(z))
+        yield z, batch["target"], row_weights(batch)
 
 
 def evaluate(

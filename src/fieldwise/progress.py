@@ -1,13 +1,15 @@
-"""A bar on a terminal, silence everywhere else."""
+"""How work tells how far it is: a bar on a terminal, silence everywhere else; or lines."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-__all__ = ["Progress", "progress"]
+__all__ = ["Progress", "Say", "progress"]
+
+Say = Callable[[str], None]  # is given a line for people, now and then
 
 
 class Progress(Protocol):

@@ -155,30 +155,21 @@ def _affine_scores(
 def _order(model: FieldwiseModel, z: np.ndarray, o: int) -> np.ndarray:
     """(n,) what candidates are ordered by: the score, but of more than two classes the chance,
     which the other classes' scores count for too"""
-    for head, outputs in _heads(model):
-        if o in outputs and head.loss == "softmax":
-            every = z[:, outputs].astype(np.float64)
-            top = every.max(axis=1, keepdims=True)
-            total: np.ndarray = np.log(np.exp(every - top).sum(axis=1)) + top[:, 0]
-            return z[:, o] - total
-    return z[:, o]
+    h, _ = model.objective.place_of(o)
+    if model.objective.heads[h].loss != "softmax":
+        return z[:, o]
+    every = z[:, model.objective.outputs[h]].astype(np.float64)
+    top = every.max(axis=1, keepdims=True)
+    total: np.ndarray = np.log(np.exp(every - top).sum(axis=1)) + top[:, 0]
+    return z[:, o] - total
 
 
 def _prediction(model: FieldwiseModel, z: np.ndarray, o: int) -> np.ndarray:
     """(n,) the chance, number or rate that the scores stand for"""
-    for head, outputs in _heads(model):
-        if o in outputs:
-            part = z[:, outputs].astype(np.float64)
-            meaning = LOSSES[head.loss].prediction
-            return meaning(part)[:, o - outputs[0]] if head.size > 1 else meaning(part[:, 0])
-    raise AssertionError(o)
-
-
-def _heads(model: FieldwiseModel) -> list[tuple[Any, range]]:
-    """Every head with its outputs."""
-    ends = np.cumsum([head.size for head in model.objective.heads]).tolist()
-    pairs = zip(model.objective.heads, ends, strict=True)
-    return [(head, range(end - head.size, end)) for head, end in pairs]
+    h, place = model.objective.place_of(o)
+    meaning = LOSSES[model.objective.heads[h].loss].prediction
+    found = meaning(model.objective.by_head(z)[h].astype(np.float64))
+    return found[:, place] if found.ndim > 1 else found
 
 
 def _best(z: np.ndarray, k: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .data.shuffle import Table
+from .data.shuffle import Table, row_weights
 from .errors import DataError, SettingError
 from .layout import Layout
 from .losses import LARGEST_NUMBER, LOSSES, check_target, check_weight
@@ -73,11 +73,11 @@ def scale_of(rows: Table, only: np.ndarray | None, objective: Objective) -> Scal
     for k, head in enumerate(objective.heads):
         check_target(head.loss, y[:, k])
         seen = y[w[:, 0] > 0, k]
-        if head.loss in ("logistic", "softmax") and seen.min() == seen.max() and seen[0] in (0, 1):
+        if head.is_class and seen.min() == seen.max() and seen[0] in (0, 1):
             raise SettingError(
                 "the rows to train on have one class only; the target needs two, check the split"
             )
-        if head.loss in ("squared", "absolute", "huber"):
+        if head.is_scaled:
             center[k], spread[k] = _measure(head, y[:, k], w[:, 0])
     offsets = objective.starts((y - center) / spread, w)
     return Scale(offsets, center, spread)
@@ -174,7 +174,7 @@ def aggregated(arrays: Mapping[str, np.ndarray], heads: Sequence[Head]) -> dict[
             columns |= {f"{name} {j}": arrays[name][:, j] for j in range(arrays[name].shape[1])}
     keys = list(columns)
     y = arrays["target"]
-    w = arrays["weight"][:, 0] if "weight" in arrays else np.ones(len(y))
+    w = row_weights(arrays)
     sums = {f"sum {k}": w * y[:, k] for k in range(y.shape[1])} if merge else {}
     frame = pl.DataFrame({**columns, "weight": w, **sums})
     found = frame.group_by(keys, maintain_order=True).agg(pl.exclude(keys).sum())

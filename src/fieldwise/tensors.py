@@ -7,7 +7,6 @@ import json
 import math
 import operator
 import struct
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,26 +15,14 @@ import numpy as np
 
 from .errors import ModelError
 
-__all__ = ["checksum", "mapped", "write_tensor", "write_tensors"]
+__all__ = ["mapped", "write_tensors"]
 
 WRITE_ROWS = 1 << 14
 MOST_HEADER = 1 << 20  # ours have a few hundred bytes
 
 
-def checksum(file: Path) -> int:
-    total = 0
-    with file.open("rb") as content:
-        while piece := content.read(1 << 24):
-            total = zlib.crc32(piece, total)
-    return total
-
-
 # What safetensors calls them.
 KINDS = {"float32": "F32", "float64": "F64", "float16": "F16", "int8": "I8"}
-
-
-def write_tensor(file: Path, name: str, rows: np.ndarray) -> None:
-    write_tensors(file, {name: rows})
 
 
 def write_tensors(file: Path, tensors: Mapping[str, np.ndarray]) -> None:

@@ -22,6 +22,7 @@ from .data.store import Store
 from .errors import MissingExtra, SettingError, TrainingError
 from .files import write_atomically
 from .fitting import fit_store, kept_store
+from .progress import Say
 from .train import Running, TrainSettings
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def tune_table(
     reading: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
     running: Running | None = None,
-    say: Callable[[str], None] = lambda words: None,
+    say: Say = lambda words: None,
 ) -> dict[str, Any]:
     """Search the settings of our model on a table or a store; `out` is the TOML file to write, with
     the options of `config` in it too.
@@ -254,33 +255,34 @@ def _work(
     validation: float | None,
     seed: int,
     running: Running,
-    said: Callable[[str], None] | None,
+    say: Say | None,
     worker: int = 0,
 ) -> None:
     """One process's share of a search."""
     opened = Store(store)
-    study = open_study(Path(file), "fieldwise", seed + worker, shared=said is None)
+    study = open_study(Path(file), "fieldwise", seed + worker, shared=say is None)
 
     def tried(settings: dict[str, Any], report: Report) -> float:
-        rank = settings.pop("rank")
-        training = TrainSettings(**settings, seed=seed)
-        run = replace(running, callbacks=[*running.callbacks, report])
-        options: dict[str, Any] = {"split": split, "validation": validation, "rank": rank}
-        model = fit_store(opened, settings=training, running=run, **options)
-        settings["rank"] = rank
+        steps = {name: value for name, value in settings.items() if name != "rank"}
+        model = fit_store(
+            opened,
+            settings=TrainSettings(**steps, seed=seed),
+            running=replace(running, callbacks=[*running.callbacks, report]),
+            rank=settings["rank"],
+            split=split,
+            validation=validation,
+        )
         return model.metrics["loss"]
 
     def tell(number: int, settings: dict[str, Any], words: str) -> None:
-        if said is not None:
+        if say is not None:
             shown = ", ".join(f"{k} {v:.3g}" for k, v in settings.items())
-            said(f"trial {number + 1} of {trials}: loss {words} ({shown})")
+            say(f"trial {number + 1} of {trials}: loss {words} ({shown})")
 
     search(study, _suggest, tried, trials, lambda: time.monotonic() > deadline, tell)
 
 
-def _run_all(
-    workers: Sequence[Any], study: optuna.Study, trials: int, said: Callable[[str], None]
-) -> None:
+def _run_all(workers: Sequence[Any], study: optuna.Study, trials: int, say: Say) -> None:
     """Wait for all, and tell how far they are."""
     for worker in workers:
         worker.start()
@@ -292,7 +294,7 @@ def _run_all(
             if len(now) > told:
                 told = len(now)
                 best = min((t.value for t in now if t.value is not None), default=float("nan"))
-                said(f"{told} of {trials} trials, best loss {best:.4f}")
+                say(f"{told} of {trials} trials, best loss {best:.4f}")
     except BaseException:
         for worker in workers:
             worker.terminate()

@@ -25,6 +25,7 @@ from . import (
     planning,
     serving,
     tables,
+    training,
     updating,
 )
 from .signals import UNDONE, signals_heard
@@ -63,7 +64,7 @@ app = typer.Typer(
 
 PANELS = {
     "Look at a table": (tables.inspect, tables.encode),
-    "Train": (models.demo, models.train, comparing.tune, comparing.compare),
+    "Train": (models.demo, training.train, comparing.tune, comparing.compare),
     "Understand a model": (models.info, models.evaluate, explaining.explain, explaining.category),
     "Put it to work": (models.predict, serving.serve, exporting.export, compressing.compress),
     "Keep it fresh": (updating.update, updating.versions, updating.rollback),

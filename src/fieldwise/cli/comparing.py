@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +33,7 @@ from .options import (
     locate,
     reading_of,
 )
-from .screen import console
+from .screen import console, interruptible
 
 __all__ = ["bound", "compare", "reproduce", "tune"]
 
@@ -59,6 +60,10 @@ def _running(device: str | None, threads: int | None, quiet: bool) -> Any:
     from ..train import Running
 
     return Running(device=device or "auto", n_jobs=threads, show=False if quiet else None)
+
+
+def _goes_on(out: Path) -> AbstractContextManager[None]:
+    return interruptible(f"the same command goes on where it was ({out})")
 
 
 def _say(quiet: bool) -> Any:
@@ -112,25 +117,24 @@ def compare(
     from ..compare import compare_table
 
     others = {"validation_data": validation_data, "test_data": test_data}
-    body = _continued(
-        out,
-        compare_table,
-        locate(data),
-        out,
-        methods=methods.split(","),
-        trials=trials,
-        repeats=repeats,
-        split=split,
-        validation=validation,
-        test=test,
-        **{k: v and locate(v) for k, v in others.items()},
-        time_limit=time_limit,
-        seed=seed,
-        reading=reading_of(said),
-        overwrite=overwrite,
-        running=_running(device, threads, quiet),
-        say=_say(quiet),
-    )
+    with _goes_on(out):
+        body = compare_table(
+            locate(data),
+            out,
+            methods=methods.split(","),
+            trials=trials,
+            repeats=repeats,
+            split=split,
+            validation=validation,
+            test=test,
+            **{k: v and locate(v) for k, v in others.items()},
+            time_limit=time_limit,
+            seed=seed,
+            reading=reading_of(said),
+            overwrite=overwrite,
+            running=_running(device, threads, quiet),
+            say=_say(quiet),
+        )
     _show(body, out)
 
 
@@ -159,21 +163,20 @@ def reproduce(
     from ..compare import reproduce as run
 
     out = out or Path(name)
-    body = _continued(
-        out,
-        run,
-        name,
-        locate(data),
-        out,
-        methods=methods.split(","),
-        repeats=repeats,
-        time_limit=time_limit,
-        seed=seed,
-        figures=not no_figures,
-        overwrite=overwrite,
-        running=_running(device, threads, quiet),
-        say=_say(quiet),
-    )
+    with _goes_on(out):
+        body = run(
+            name,
+            locate(data),
+            out,
+            methods=methods.split(","),
+            repeats=repeats,
+            time_limit=time_limit,
+            seed=seed,
+            figures=not no_figures,
+            overwrite=overwrite,
+            running=_running(device, threads, quiet),
+            say=_say(quiet),
+        )
     _show(body, out)
 
 
@@ -218,22 +221,21 @@ def tune(
     said = _said(locals())
     from ..tune import tune_table
 
-    found = _continued(
-        out,
-        tune_table,
-        locate(data),
-        out,
-        trials=trials,
-        jobs=jobs,
-        time_limit=time_limit,
-        split=split,
-        validation=validation,
-        seed=seed,
-        config=dict(said),
-        reading=reading_of(said),
-        running=_running(device, threads, quiet),
-        say=_say(quiet),
-    )
+    with _goes_on(out):
+        found = tune_table(
+            locate(data),
+            out,
+            trials=trials,
+            jobs=jobs,
+            time_limit=time_limit,
+            split=split,
+            validation=validation,
+            seed=seed,
+            config=dict(said),
+            reading=reading_of(said),
+            running=_running(device, threads, quiet),
+            say=_say(quiet),
+        )
     shown = ", ".join(f"{k} {v:.3g}" for k, v in found.items() if k not in ("loss", "trials"))
     typer.echo(f"{out}: validation loss {found['loss']:.4f} of {found['trials']} trials ({shown})")
 
@@ -291,27 +293,26 @@ def bound(
     from ..trend import bound_table
     from ..trend.figures import HEADINGS, cells
 
-    body = _continued(
-        out,
-        bound_table,
-        locate(data),
-        out,
-        ranks=_numbers(ranks),
-        threshold=threshold,
-        split=split,
-        validation=validation,
-        combine=combine,
-        settings=TrainSettings(
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            penalty=penalty,
-            epochs=epochs,
-            seed=seed,
-        ),
-        reading=reading_of(said),
-        running=_running(device, threads, quiet),
-        say=_say(quiet),
-    )
+    with _goes_on(out):
+        body = bound_table(
+            locate(data),
+            out,
+            ranks=_numbers(ranks),
+            threshold=threshold,
+            split=split,
+            validation=validation,
+            combine=combine,
+            settings=TrainSettings(
+                learning_rate=learning_rate,
+                weight_decay=weight_decay,
+                penalty=penalty,
+                epochs=epochs,
+                seed=seed,
+            ),
+            reading=reading_of(said),
+            running=_running(device, threads, quiet),
+            say=_say(quiet),
+        )
     rows = [(cells(row), row["rank"] == body["best"]) for row in body["ranks"]]
     _print(HEADINGS, rows, out, "bound.*")
 
@@ -321,16 +322,6 @@ def _numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise SettingError(f"--ranks {text!r} is not numbers with commas between") from None
-
-
-def _continued(out: Path, run: Any, *args: Any, **options: Any) -> dict[str, Any]:
-    """Run; an interruption says how to go on."""
-    try:
-        found: dict[str, Any] = run(*args, **options)
-    except KeyboardInterrupt:
-        typer.echo(f"interrupted; the same command goes on where it was ({out})", err=True)
-        raise typer.Exit(130) from None
-    return found
 
 
 def _show(body: dict[str, Any], out: Path) -> None:

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import ModelError
-from .models import Model
-from .options import AsJson, Format, Quiet, Separator, locate
+from .options import AsJson, Format, Model, Quiet, Separator, locate
 
 __all__ = ["compress"]
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import SettingError, not_one_of
-from .models import Model
-from .options import AsJson, Quiet, Separator, locate
+from .options import AsJson, Model, Quiet, Separator, locate
 from .screen import say, show_table
 
 __all__ = ["category", "explain"]

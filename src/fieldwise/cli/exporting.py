@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .models import Model
+from .options import Model
 
 __all__ = ["export"]
 

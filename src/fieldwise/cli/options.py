@@ -29,6 +29,7 @@ __all__ = [
     "Kind",
     "MaxValues",
     "MinCount",
+    "Model",
     "NoQuotes",
     "Pooling",
     "Preset",
@@ -41,10 +42,10 @@ __all__ = [
     "Workers",
     "crosses_of",
     "kinds_of",
-    "learned",
     "locate",
     "on_ray",
     "reading_of",
+    "target_of",
 ]
 
 THE_TABLE: dict[str, Any] = {"rich_help_panel": "The table"}
@@ -58,6 +59,7 @@ Data = Annotated[
         metavar="TABLE", help="A file, a folder or a glob; or flights, the bundled example."
     ),
 ]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model.")]
 Format = Annotated[
     str,
     typer.Option(
@@ -204,7 +206,7 @@ def crosses_of(given: Any) -> str | list[tuple[str, ...]]:
     return [tuple(str(name).strip() for name in part) for part in parts]
 
 
-def learned(
+def target_of(
     target: Sequence[str] | str | None, clicks: str | None, impressions: str | None
 ) -> dict[str, Any]:
     """What to learn, as `encode` takes it."""
@@ -225,7 +227,7 @@ def reading_of(given: dict[str, Any]) -> dict[str, Any]:
     """What goes to `encode`, taken out of the options that were given."""
     kinds = given.pop("kind", None) or []
     quote = not given.pop("no_quotes", False)
-    roles = learned(*(given.pop(k, None) for k in ("target", "clicks", "impressions")))
+    roles = target_of(*(given.pop(k, None) for k in ("target", "clicks", "impressions")))
     reading: dict[str, Any] = {k: given.pop(k) for k in READ_NAMES if k in given} | roles
     if reading.get("format") == "auto":
         del reading["format"]

@@ -1,12 +1,16 @@
-"""What commands show on a terminal: lines and tables, of names that are never markup."""
+"""What commands show on a terminal: lines and tables, of names that are never markup; and what is
+said of a command that was interrupted."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["console", "say", "show_table"]
+import typer
+
+__all__ = ["console", "interruptible", "say", "show_table", "shown_metrics"]
 
 PIPED = 120  # columns where there is no terminal
 
@@ -62,6 +66,23 @@ def _table(
     for row in rows:
         table.add_row(*(Text(_plain(row[k])) for k in kept))
     return table
+
+
+def shown_metrics(found: dict[str, float]) -> str:
+    """The figures that matter most, of any task."""
+    names = ("logloss", "auc", "accuracy", "rmse", "mae", "deviance", "loss")
+    words = [f"{name} {found[name]:.4f}" for name in names if name in found]
+    return ", ".join(words[:2])
+
+
+@contextmanager
+def interruptible(words: str) -> Iterator[None]:
+    """Ctrl-C ends the command, and says what is left of its work."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; {words}", err=True)
+        raise typer.Exit(130) from None
 
 
 def _plain(text: str) -> str:

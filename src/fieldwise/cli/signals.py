@@ -114,6 +114,7 @@ class _Ears:
 
 
 def _is_no_place(frame: FrameType | None) -> bool:
+    """Whether an exception here could leave one of Python's own locks taken, or be ignored."""
     if frame is None or frame.f_code.co_filename not in FILES:
         return False
     # A condition's `wait` says by this name that it will take back the lock that it gave away.

@@ -29,11 +29,11 @@ from .options import (
     Weight,
     Workers,
     kinds_of,
-    learned,
     locate,
     on_ray,
+    target_of,
 )
-from .screen import say, show_table
+from .screen import interruptible, say, show_table
 
 __all__ = ["encode", "inspect"]
 
@@ -65,7 +65,7 @@ def inspect(
     found = inspect_table(
         locate(data),
         format=format,
-        **learned(target, clicks, impressions),
+        **target_of(target, clicks, impressions),
         weight=weight,
         drop=drop or [],
         kinds=kinds_of(kind),
@@ -144,11 +144,11 @@ def encode(
 
         encode_table = partial(encode_on_ray, n_workers=workers)
     started = time.perf_counter()
-    try:
+    with interruptible(f"{out} is as it was before"):
         store = encode_table(
             locate(data),
             out,
-            **learned(target, clicks, impressions),
+            **target_of(target, clicks, impressions),
             format=format,
             drop=drop or [],
             kinds=kinds_of(kind),
@@ -164,9 +164,6 @@ def encode(
             pooling=pooling,
             max_values=max_values,
         )
-    except KeyboardInterrupt:
-        typer.echo(f"interrupted; {out} is as it was before", err=True)
-        raise typer.Exit(130) from None
     if not quiet:
         seconds = time.perf_counter() - started
         sizes = load_vocabulary(store).sizes

@@ -8,20 +8,20 @@ from typing import Annotated, Any
 
 import typer
 
-from .models import Model, _shown
 from .options import (
     AsJson,
     Data,
     Device,
     Format,
     MinCount,
+    Model,
     NoQuotes,
     Quiet,
     Separator,
     Threads,
     locate,
 )
-from .screen import show_table
+from .screen import show_table, shown_metrics
 
 __all__ = ["rollback", "update", "versions"]
 
@@ -113,7 +113,8 @@ def _told(about: dict[str, Any]) -> list[str]:
     shown = ", ".join(f"{n:,} of {name}" for name, n in list(new.items())[:8])
     lines = [f"{about['rows']:,} new rows; new categories: {shown or 'none'}"]
     if about["before"]:
-        lines.append(f"held out: {_shown(about['before'])} before, {_shown(about['after'])} after")
+        before, after = (shown_metrics(about[name]) for name in ("before", "after"))
+        lines.append(f"held out: {before} before, {after} after")
         if about["table"] == "kept":
             lines.append("training on was no better there: the table is kept, counts are added")
     if "trees" in about:
@@ -138,7 +139,7 @@ def versions(model: Model, as_json: AsJson = False) -> None:
             version.number or "in use",
             version.id,
             version.when.strftime("%Y-%m-%d %H:%M:%S UTC"),
-            _shown(version.metrics),
+            shown_metrics(version.metrics),
             f"{version.rows:,}",
             str(version.updates),
         )

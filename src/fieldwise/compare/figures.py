@@ -11,8 +11,9 @@ from typing import Any
 
 from ..baselines.methods import OURS
 from ..files import write_atomically
+from ..progress import Say
 from ..train import Running, TrainSettings
-from ..trend import Say, follow
+from ..trend import follow
 from ..trend.figures import draw_importance, write_trend
 from .parts import Parts
 from .results import Result

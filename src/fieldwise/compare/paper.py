@@ -14,12 +14,13 @@ from ..data.store import Store
 from ..data.words import StoredWords
 from ..errors import SettingError, not_one_of
 from ..fitting import PAPER
+from ..progress import Say
 from ..train import Running
 from .figures import write_figures
 from .pages import write_pages
 from .parts import encoded, parted
 from .results import results_of
-from .run import TRAINING, Plan, Say, nothing_left, prepared, run_methods
+from .run import TRAINING, Plan, nothing_left, prepared, run_methods
 
 __all__ = ["PRESETS", "PUBLISHED", "SIZES", "reproduce"]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import __version__
 from ..baselines.methods import OURS, Method
-from ..data.shuffle import gathered
+from ..data.shuffle import gathered, row_weights
 from ..losses import LOSSES
 from .parts import Parts
 
@@ -76,8 +76,7 @@ def _row_losses(result: Result, parts: Parts) -> tuple[np.ndarray, np.ndarray]:
     for fit in result.fits:
         z = np.load(fit["scores"]).astype(np.float64)
         mean += LOSSES[head.loss].value(z if head.size > 1 else z[:, 0], y, 0.0)
-    weight = found["weight"][:, 0].astype(np.float64) if "weight" in found else np.ones(len(y))
-    return mean / len(result.fits), weight
+    return mean / len(result.fits), row_weights(found).astype(np.float64)
 
 
 def _differences(

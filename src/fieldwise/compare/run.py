@@ -24,6 +24,7 @@ from ..errors import FieldwiseError, SettingError, TrainingError
 from ..files import write_atomically
 from ..metrics import head_metrics
 from ..problem import scored
+from ..progress import Say
 from ..targets import scale_of
 from ..train import Running, TrainSettings
 from ..tune import OutOfTime, Report, finished, open_study, require_optuna, search
@@ -36,7 +37,6 @@ __all__ = ["compare_table", "run_methods"]
 TRAINING = TrainSettings(epochs=40)
 COMPILED_ROWS = 4096
 WORTH_SAVING = 1_000_000  # rows to learn from: shorter fits are made anew after an interruption
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -143,7 +143,7 @@ class Factors:
                 bias = self.table[part, R:] - middle
                 square = (rows**2) @ weight + (bias**2).sum(axis=1)
                 for o, across in enumerate(self._across):
-                    whole, block = _of_output(layout, o), layout.block(o, i)
+                    whole, block = layout.columns(o), layout.block(o, i)
                     inside = slice(block.start - whole.start, block.stop - whole.start)
                     both = rows[:, block] @ across[inside]
                     both[:, inside] = 0
@@ -158,7 +158,7 @@ class Factors:
         layout = self.layout
         out = []
         for o in range(layout.n_outputs):
-            whole = _of_output(layout, o)
+            whole = layout.columns(o)
             found = np.zeros((whole.stop - whole.start,) * 2, np.float32)
             for j in range(layout.n_fields):
                 block = layout.block(o, j)
@@ -174,12 +174,6 @@ class Factors:
         own = self.layout.own(j)
         found: np.ndarray = self.weights[own] @ self.table[own].astype(np.float64)
         return found
-
-
-def _of_output(layout: Layout, o: int) -> slice:
-    """The columns of an output."""
-    m = layout.n_fields
-    return slice(int(layout.starts[o * m]), int(layout.starts[(o + 1) * m]))
 
 
 def _smooth(

@@ -94,7 +94,7 @@ def compress(
     """
     _check(model, max_loss)
     judge = _Judge.read(model, validation, **options)
-    before = judge.step("as it is", model, judge.coded(model, None))
+    before = judge.step("as it is", model)
     if max_loss == 0:
         return Compression(model, [before])
     factors = Factors(model)
@@ -143,7 +143,7 @@ class _Search:
 
     def _allowed(self, choice: Choice) -> bool:
         made = smaller(self.model, self.factors, choice)
-        added, error = self.judge.added(made, self.judge.coded(made, choice))
+        added, error = self.judge.added(made, choice)
         self.done += 1
         self.tell(self.done, f"{choice.kind}, loss {added:+.5f}")
         return added + ERRORS * error <= self.max_loss
@@ -182,7 +182,7 @@ class _Search:
             if name in STEPS and _same(getattr(part, name), getattr(whole, name)):
                 continue
             made = smaller(self.model, self.factors, part)
-            out.append(self.judge.step(name, made, self.judge.coded(made, part)))
+            out.append(self.judge.step(name, made, part))
             self.done += 1
             self.tell(self.done, name)
         return out
@@ -198,7 +198,7 @@ class _Judge:
     def __init__(self, model: FieldwiseModel, coded: Coded, y: np.ndarray, w: np.ndarray) -> None:
         self._schema = model.base_vocabulary.schema
         self._coded, self._y, self._w = coded, y, w
-        self._before = self._losses(model, self.coded(model, None))
+        self._before = self._losses(model, self._codes(model))
 
     @classmethod
     def read(cls, model: FieldwiseModel, data: Any, **options: Any) -> _Judge:
@@ -214,7 +214,10 @@ class _Judge:
         codes, values, y, w = map(np.concatenate, zip(*parts, strict=True))
         return cls(model, Coded(codes, values), y.astype(np.float64), w.astype(np.float64))
 
-    def coded(self, model: FieldwiseModel, choice: Choice | None) -> tuple[np.ndarray, np.ndarray]:
+    def _codes(
+        self, model: FieldwiseModel, choice: Choice | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The codes and values that a model takes, which is left of the whole one by a choice."""
         if choice is None:
             n_fields = len(self._schema.fields)
             sizes = model.base_vocabulary.sizes
@@ -230,15 +233,14 @@ class _Judge:
             out += LOSSES[head.loss].value(z.astype(np.float64), self._y[:, k], head.delta)
         return out
 
-    def added(
-        self, model: FieldwiseModel, coded: tuple[np.ndarray, np.ndarray]
-    ) -> tuple[float, float]:
+    def added(self, model: FieldwiseModel, choice: Choice) -> tuple[float, float]:
         """By how much the mean loss is above the whole model's, and its standard error"""
-        w, away = self._w, self._losses(model, coded) - self._before
+        w, away = self._w, self._losses(model, self._codes(model, choice)) - self._before
         mean = float(weighted_sum(w, away) / w.sum())
         return mean, float(np.sqrt(np.sum((w * (away - mean)) ** 2)) / w.sum())
 
-    def step(self, name: str, model: FieldwiseModel, coded: tuple[np.ndarray, np.ndarray]) -> Step:
+    def step(self, name: str, model: FieldwiseModel, choice: Choice | None = None) -> Step:
+        coded = self._codes(model, choice)
         loss = float(weighted_sum(self._w, self._losses(model, coded)) / self._w.sum())
         seconds = _fastest(lambda: model.score_codes(*coded))
         return Step(name, folder_bytes(model), loss, len(self._y) / seconds)
@@ -247,8 +249,8 @@ class _Judge:
         self, before: FieldwiseModel, after: FieldwiseModel, choice: Choice
     ) -> dict[str, float]:
         """By how much the scores of these rows changed."""
-        old = before.score_codes(*self.coded(before, None))
-        away = after.score_codes(*self.coded(after, choice)) - old
+        old = before.score_codes(*self._codes(before))
+        away = after.score_codes(*self._codes(after, choice)) - old
         return {
             "largest_on_validation": float(np.abs(away).max()),
             "mean_square_on_validation": float(np.mean(away.astype(np.float64) ** 2)),

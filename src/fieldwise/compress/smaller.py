@@ -108,7 +108,8 @@ def kept_columns(layout: Layout, choice: Choice, kept: Sequence[int]) -> np.ndar
 def _with_slopes(
     rows: np.ndarray, slopes: np.ndarray, layout: Layout, columns: np.ndarray
 ) -> np.ndarray:
-    """What fields that are gone bring to rows (n, R + K), in their biases; the columns that stay"""
+    """Rows (n, R + K) in the columns that stay; their biases take in what the fields that are gone
+    bring"""
     bias = rows @ slopes
     out = rows[:, columns]
     out[:, -layout.n_outputs :] = bias

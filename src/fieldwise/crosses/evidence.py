@@ -286,7 +286,6 @@ class Evidence:
         content: bytes,
         mean: np.ndarray | None = None,
     ) -> Evidence:
-
         from ..data.chunks import UNREADABLE, unpacked
 
         shrink = np.asarray(shrink, np.float64)

@@ -71,17 +71,18 @@ def find_crosses(
 def _pairs(search: _Search, singles: Sequence[Cross]) -> list[Cross]:
     """All pairs, or where they are too many those of the fields that say most."""
     few = int(np.sqrt(2 * PAIRS)) + 1
-    kept = sorted(cross[0] for cross in search.best()[:few]) if len(singles) > few else singles
-    slots = [s if isinstance(s, int) else s[0] for s in kept]
-    return list(combinations(slots, 2))
+    kept = sorted(search.best()[:few]) if len(singles) > few else singles
+    return list(combinations((slot for (slot,) in kept), 2))
 
 
 def _grown(seeds: Iterable[Cross], slots: Sequence[int]) -> list[Cross]:
+    """Every seed with one more slot, each cross once."""
     longer = (tuple(sorted((*c, j))) for c in seeds for j in slots if j not in c)
     return list(dict.fromkeys(longer))
 
 
 def _thinned(rows: Observed, seed: int) -> Observed:
+    """The rows, or `MOST_ROWS` of them drawn by chance, in their order."""
     if len(rows.y) <= MOST_ROWS:
         return rows
     bits = np.random.Philox(np.random.SeedSequence([seed, 402])).random_raw(len(rows.y))
@@ -145,6 +146,7 @@ class _Search:
         return own
 
     def _column(self, cross: Cross) -> np.ndarray:
+        """(sample, T) the cross-fitted evidence of a candidate, centred and of mean square 1"""
         from . import _kernels
 
         rows = self._rows

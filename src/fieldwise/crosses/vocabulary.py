@@ -25,14 +25,15 @@ from ..data.schema import Field, Schema, slot_positions
 from ..data.vocabulary import ENTRIES, FieldVocabulary, Vocabulary, bin_entries
 from .evidence import Evidence, Fitted
 
-__all__ = ["CrossedVocabulary"]
+__all__ = ["CrossedVocabulary", "evidence_fields", "parents_of", "unlike"]
 
 BINS = 32
 
 
 class CrossedVocabulary(Vocabulary):
     """`base` knows the table's own fields, `evidence` their crosses. `own` are the fields made of
-    evidence, empty where it is for `extras` alone."""
+    evidence: linear ones, then as many in bins, in the order of crosses and targets; empty where
+    evidence is for `extras` alone."""
 
     def __init__(
         self,
@@ -45,23 +46,11 @@ class CrossedVocabulary(Vocabulary):
     ) -> None:
         self.base, self.evidence = base, evidence
         self.floor, self.with_extras = floor, with_extras
-        self._own = tuple(own)
+        self.own = tuple(own)
         coarse = [_coarser(words, floor) for words in base.fields]
         super().__init__(base.schema, [*coarse, *own])
-        self._sizes = np.array(
-            [
-                words.size
-                for words, place in zip(coarse, slot_positions(base.schema.slots), strict=True)
-                for _ in place
-            ]
-        )
+        self._sizes = np.repeat([words.size for words in coarse], base.schema.slots)
         self.numbers = _numbers(base) if with_extras else {}
-
-    @property
-    def own(self) -> tuple[FieldVocabulary, ...]:
-        """The fields made of evidence: linear ones, then as many in bins, in the order of crosses
-        and targets."""
-        return self._own
 
     def with_evidence(self, evidence: Evidence) -> CrossedVocabulary:
         """The same fields, of other evidence."""
@@ -71,7 +60,7 @@ class CrossedVocabulary(Vocabulary):
         self, base: Vocabulary, evidence: Evidence, own: Sequence[FieldVocabulary] | None = None
     ) -> CrossedVocabulary:
         """One with the same settings; `own` are this one's unless given."""
-        own = self._own if own is None else own
+        own = self.own if own is None else own
         about: dict[str, Any] = {"floor": self.floor, "with_extras": self.with_extras}
         return CrossedVocabulary(base, evidence, own=own, **about)
 
@@ -134,7 +123,7 @@ class CrossedVocabulary(Vocabulary):
         """With other evidence. To the counts of the fields made of it, `keep` times as large as
         before, are added `counts`: those of all their codes, one field after the other."""
         own, at = [], 0
-        for words in self._own:
+        for words in self.own:
             seen = counts[at : at + words.size][words.entries["code"].to_numpy()]
             total = (pl.col("count") * keep).round() + pl.Series("seen", seen)
             entries = words.entries.with_columns(total.cast(pl.Int64).alias("count"))
@@ -143,7 +132,7 @@ class CrossedVocabulary(Vocabulary):
         return self._with(self.base, evidence, own)
 
     def to_bytes(self) -> bytes:
-        return Vocabulary(self.schema, [*self.base.fields, *self._own]).to_bytes()
+        return Vocabulary(self.schema, [*self.base.fields, *self.own]).to_bytes()
 
     def encode(
         self, chunk: Chunk, n_unseen: np.ndarray | None = None
@@ -186,19 +175,19 @@ class CrossedVocabulary(Vocabulary):
 
     def _as_fields(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """codes (n, F) of the fields made of evidence, and values of those that are linear"""
-        if not self._own:
+        if not self.own:
             return np.zeros((len(flat), 0), np.int32), np.zeros((len(flat), 0), np.float32)
         from . import _kernels
 
         codes, values = _kernels.as_fields(flat, *self._fields)
-        return codes, values[:, [words.field.is_linear for words in self._own]]
+        return codes, values[:, [words.field.is_linear for words in self.own]]
 
     @cached_property
     def _fields(self) -> tuple[np.ndarray, ...]:
         """What `_kernels.as_fields` takes beside numbers."""
-        own = [words.scaling if words.field.is_linear else (0.0, 0.0) for words in self._own]
+        own = [words.scaling if words.field.is_linear else (0.0, 0.0) for words in self.own]
         center, scale = np.ascontiguousarray(np.transpose(own), np.float64)
-        edges = [np.array(words.field.edges or (), np.float64) for words in self._own]
+        edges = [np.array(words.field.edges or (), np.float64) for words in self.own]
         ends = np.cumsum([0, *map(len, edges)])
         return center, scale, np.concatenate(edges), ends
 
@@ -223,7 +212,7 @@ def evidence_fields(
     ]
     made = [*_linear_fields(names, flat), *_binned_fields(names, flat)]
     taken = set(schema.names)
-    return [replace(f, field=replace(f.field, name=_free(f.field.name, taken))) for f in made]
+    return [replace(f, field=replace(f.field, name=unlike(f.field.name, taken))) for f in made]
 
 
 def _linear_fields(
@@ -256,7 +245,8 @@ def _binned_fields(
         yield FieldVocabulary(field, bin_entries(field, counts, None))
 
 
-def _free(name: str, taken: set[str]) -> str:
+def unlike(name: str, taken: set[str]) -> str:
+    """The name, with marks behind it until it is none of those taken; now it is one of them."""
     while name in taken:
         name += "'"
     taken.add(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +27,9 @@ __all__ = [
     "misplaced_quote",
     "outside_quotes",
     "read_errors",
+    "row_name",
     "text_head",
+    "total_size",
     "without_blank_rows",
 ]
 
@@ -61,6 +63,18 @@ def is_compressed(path: Path) -> bool:
     with read_errors(path), path.open("rb") as file:
         head = file.read(4)
     return head[:2] == GZIP or head == ZSTD
+
+
+def total_size(paths: Sequence[Path]) -> float | None:
+    """The bytes of files together; None where one is compressed, for it has no size to go by."""
+    if any(map(is_compressed, paths)):
+        return None
+    return float(sum(path.stat().st_size for path in paths))
+
+
+def row_name(number: int) -> str:
+    """What a person calls a row, counted from 1; 0 is the header."""
+    return f"row {number:,}" if number else "the header"
 
 
 def _decompressed(path: Path) -> Iterator[bytes]:
@@ -213,8 +227,7 @@ def explain_bytes(block: bytes, path: Path, row: int) -> None:
         block.decode("utf-8")
     except UnicodeDecodeError as error:
         line = row + block.count(b"\n", 0, error.start) + 1
-        where = f"row {line:,}" if line else "the header"
         raise DataError(
-            f"{path}, {where}: byte {block[error.start]:#04x} is not UTF-8; "
+            f"{path}, {row_name(line)}: byte {block[error.start]:#04x} is not UTF-8; "
             "convert the file first, for example: iconv -f latin1 -t utf-8"
         ) from error

@@ -98,7 +98,7 @@ def _fields(column: ColumnProfile, kind: str | None, settings: dict[str, Any]) -
     if (kind == "list") != (column.longest > 0):
         what = "one value a row; 'list:|' cuts text at every |" if kind == "list" else "lists"
         raise SchemaError(f"column {name!r} is asked to be {kind!r} but holds {what}")
-    dtype = column.dtype if column.dtype in ("integer", "float", "boolean") else "string"
+    dtype = column.decodes_to
     if kind == "list":
         if column.is_weighted:
             settings = {"pooling": "sum", **settings}
@@ -160,7 +160,7 @@ def _target(column: ColumnProfile, kind: str | None, trials: str | None) -> Targ
         return Target(column=column.name, kind="share", classes=("0", "1"), trials=trials)
     if column.n_distinct == 1:
         raise DataError(f"target {column.name!r} has the same value in every row: nothing to learn")
-    dtype = column.dtype if column.dtype in ("integer", "float", "boolean") else "string"
+    dtype = column.decodes_to
     if kind not in (None, "category", "numeric"):
         raise SchemaError(f"target {column.name!r}: kind {kind!r} is not category or numeric")
     if kind == "numeric" and dtype == "string":

@@ -16,7 +16,7 @@ from .chunks import Chunk
 from .schema import Field
 from .values import NO_NUMBER, as_text, field_keys
 
-__all__ = ["Keys"]
+__all__ = ["KeyCounts", "Keys"]
 
 # A table of raw values larger than this is forgotten and begun again; the keys stay.
 RAW_LIMIT = 1 << 20
@@ -119,3 +119,28 @@ class Keys:
                     f"which is not {what}; mend the value or make the column a category"
                 )
         return keys
+
+
+class KeyCounts:
+    """The keys of one field and how often each was seen; `counts` (size,) by their numbers."""
+
+    def __init__(self, field: Field, known: pl.Series | None = None) -> None:
+        self.keys = Keys(field, known)
+        self.counts = np.zeros(self.keys.size, dtype=np.int64)
+
+    def add(self, chunk: Chunk) -> np.ndarray:
+        """The numbers of a chunk's rows, (n,), which are counted."""
+        ids = self.keys.ids(chunk)
+        counts = np.bincount(ids, minlength=self.keys.size)
+        counts[: len(self.counts)] += self.counts
+        self.counts = counts
+        return ids
+
+    def absorb(self, other: KeyCounts) -> np.ndarray:
+        """Add what another has counted; the number here of each of its numbers"""
+        here = self.keys.numbered(other.keys)
+        counts = np.zeros(self.keys.size, dtype=np.int64)
+        counts[: len(self.counts)] = self.counts
+        np.add.at(counts, here, other.counts)
+        self.counts = counts
+        return here

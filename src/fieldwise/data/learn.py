@@ -19,7 +19,7 @@ import polars as pl
 
 from ..errors import SchemaError
 from .chunks import Chunk, in_parallel
-from .keys import Keys
+from .keys import KeyCounts
 from .lists import MOST_VALUES, check_lengths, flat_lists, slotted
 from .numbers import ExactSum, Histogram, bin_of
 from .schema import Field, Schema, slot_positions
@@ -58,33 +58,22 @@ class _Counted:
         known = None
         if self._start is not None:
             known = self._start.filter(pl.col("category").is_not_null())["category"]
-        self._keys = Keys(field, known)
-        self._counts = np.zeros(1, dtype=np.int64)
+        self._seen = KeyCounts(field, known)
 
     def add(self, chunk: Chunk) -> np.ndarray:
         """ids of the column of the field's name"""
-        ids = self._keys.ids(chunk)
-        counts = np.bincount(ids, minlength=max(self._keys.size, len(self._counts)))
-        counts[: len(self._counts)] += self._counts
-        self._counts = counts
-        return ids
+        return self._seen.add(chunk)
 
     def absorb(self, other: _Counted) -> np.ndarray:
         """Add what another one has seen; the id here of each of its ids"""
-        here = self._keys.numbered(other._keys)
-        counts = np.zeros(max(self._keys.size, len(self._counts)), dtype=np.int64)
-        counts[: len(self._counts)] = self._counts
-        np.add.at(counts, here[: len(other._counts)], other._counts)
-        self._counts = counts
-        return here
+        return self._seen.absorb(other._seen)
 
     def finish(self) -> FieldVocabulary:
-        counts = np.zeros(self._keys.size, dtype=np.int64)
-        counts[: len(self._counts)] = self._counts
+        counts = self._seen.counts
         missing = pl.Series("category", [None], dtype=pl.String)
         entries = pl.DataFrame(
             {
-                "category": pl.concat([missing, self._keys.values().alias("category")]),
+                "category": pl.concat([missing, self._seen.keys.values().alias("category")]),
                 "id": np.arange(len(counts), dtype=np.int32),
                 "count": counts,
                 "is_met": counts > 0,

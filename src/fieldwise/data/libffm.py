@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from ..errors import DataError, NoRows
-from .blocks import byte_blocks, explain_bytes, is_compressed, text_head
+from .blocks import byte_blocks, explain_bytes, text_head, total_size
 from .chunks import Chunk
 from .schema import Schema
 
@@ -39,8 +39,7 @@ class LibffmSource:
         self._with_fields = with_fields
         for path in self.paths:
             text_head(path)
-        plain = not any(is_compressed(p) for p in self.paths)
-        self.total = float(sum(p.stat().st_size for p in self.paths)) if plain else None
+        self.total = total_size(self.paths)
         self._numeric: set[int]
         self._lists: set[int] = set()
         self._dropped: set[int] = set()

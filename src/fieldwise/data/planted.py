@@ -101,11 +101,11 @@ class Synthetic:
         sample = layout.rows(self._codes(0, min(BLOCK, 8192)))
         z = scores(table, layout, sample)[:, 0]
         # Scaling V and b scales the score.
+        scale = SCORE_SPREAD / (z.std() + 1e-12)
         for i in range(len(self.sizes)):
-            rows, columns = layout.own(i), layout.block(0, i)
-            table[rows, columns] *= SCORE_SPREAD / (z.std() + 1e-12)
-        table[:, -1] *= SCORE_SPREAD / (z.std() + 1e-12)
-        z *= SCORE_SPREAD / (z.std() + 1e-12)
+            table[layout.own(i), layout.block(0, i)] *= scale
+        table[:, -1] *= scale
+        z *= scale
         return table, float(-1.1 - z.mean())  # about a quarter of the labels are 1
 
     @property

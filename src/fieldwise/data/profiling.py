@@ -13,7 +13,7 @@ import polars as pl
 from ..errors import SchemaError
 from ..progress import progress
 from .chunks import Chunk, Source, ahead, in_parallel
-from .keys import Keys
+from .keys import KeyCounts
 from .lists import flat_lists, holds_lists
 from .schema import Field
 from .values import field_keys
@@ -41,6 +41,11 @@ class ColumnProfile:
     longest: int = 0  # of lists, the most values; what is said of values is of those in lists
     is_weighted: bool = False  # the values in lists carry weights
     known_kind: str | None = None  # what the format says it is
+
+    @property
+    def decodes_to(self) -> str:
+        """The dtype of a field, or a target, of its values as categories."""
+        return self.dtype if self.dtype in ("integer", "float", "boolean") else "string"
 
     @property
     def kind(self) -> str:
@@ -74,10 +79,9 @@ class _Look:
         self._list = Field(name=name, kind="list", separator=separator) if word == "list" else None
         self._longest, self._is_weighted = 0, False
         self.n_rows = self.n_missing = 0
-        self._keys: Keys | None = Keys(Field(name=name))
-        self._counts = np.zeros(1, dtype=np.int64)
+        self._keys: KeyCounts | None = KeyCounts(Field(name=name))
+        self._n_judged = 1  # numbers of keys whose values were looked at
         self._typed: set[str] = set()  # what typed columns say of themselves
-        self._seen = 1
         self._could_be = dict.fromkeys(("whole", "number", "boolean", "date", "clock"), True)
         self._says_something = False  # a text that is not blank
 
@@ -102,14 +106,12 @@ class _Look:
             if said == "text":
                 self._judge(column.drop_nulls().unique())
             return
-        ids = self._keys.ids(chunk)
-        counts = np.bincount(ids, minlength=max(self._keys.size, len(self._counts)))
-        self.n_missing += int(counts[0])
-        counts[: len(self._counts)] += self._counts
-        self._counts = counts
-        if self._keys.size > self._seen:
-            fresh = column.filter(pl.Series(ids >= self._seen))
-            self._seen = self._keys.size
+        ids = self._keys.add(chunk)
+        self.n_missing += int(np.count_nonzero(ids == 0))
+        n_known = len(self._keys.counts)
+        if n_known > self._n_judged:
+            fresh = column.filter(pl.Series(ids >= self._n_judged))
+            self._n_judged = n_known
             self._judge(fresh.unique())
         self._forget_if_many()
 
@@ -126,17 +128,14 @@ class _Look:
         if self._keys is None or other._keys is None:
             self._keys = None
             return
-        here = self._keys.numbered(other._keys)
-        counts = np.zeros(max(self._keys.size, len(self._counts)), dtype=np.int64)
-        counts[: len(self._counts)] = self._counts
-        np.add.at(counts, here[: len(other._counts)], other._counts)
-        self._counts, self._seen = counts, self._keys.size
+        self._keys.absorb(other._keys)
+        self._n_judged = len(self._keys.counts)
         self._forget_if_many()
 
     def _forget_if_many(self) -> None:
         fractions = self._could_be["number"] and not self._could_be["whole"]
         many = "time" in self._typed or (fractions and bool(self._typed & {"float", "text"}))
-        if many and self._keys is not None and self._keys.size > FRACTIONS:
+        if many and self._keys is not None and len(self._keys.counts) > FRACTIONS:
             self._keys = None
 
     def _judge(self, fresh: pl.Series) -> None:
@@ -178,9 +177,9 @@ class _Look:
     def _key_counts(self, dtype: str) -> np.ndarray:
         """Counts of the values that differ once it is known what they are: 1 and 1.0 do not."""
         assert self._keys is not None
-        counts = self._counts[1:]
+        counts = self._keys.counts[1:]
         if "text" in self._typed and dtype in ("integer", "float", "boolean"):
-            keys = field_keys(Field(name=self.name, dtype=dtype), self._keys.values())
+            keys = field_keys(Field(name=self.name, dtype=dtype), self._keys.keys.values())
             table = pl.DataFrame({"key": keys, "count": counts})
             counts = table.group_by("key").agg(pl.col("count").sum())["count"].to_numpy()
         return np.sort(counts[counts > 0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from numbers import Integral
@@ -89,21 +89,21 @@ class Field:
 
     name: str
     kind: str = "category"
-    column: str = ""  # the source column; the field's own name unless it is a calendar part
-    part: str | None = None  # a calendar part of `column`: "hour", "weekday", "date", ...
-    dtype: str = "string"  # what a category decodes to
-    min_count: int = 2  # categories seen less often share the rare row
-    unseen: str = "mean"  # what a value never seen in training becomes
-    binning: str | None = None  # numeric only
+    column: str = ""
+    part: str | None = None
+    dtype: str = "string"
+    min_count: int = 2
+    unseen: str = "mean"
+    binning: str | None = None
     n_bins: int = 32
-    edges: tuple[float, ...] | None = None  # bin k holds edges[k - 1] <= v < edges[k]
-    center: float | None = None  # linear: value = (v - center) / scale
+    edges: tuple[float, ...] | None = None
+    center: float | None = None
     scale: float | None = None
-    separator: str | None = None  # list only: cuts text into its values
+    separator: str | None = None
     pooling: str = "mean"
-    max_values: int | None = None  # of a list in training; None: 256
-    n_slots: int = 1  # list only: the longest one seen in training
-    cross: tuple[str, ...] = ()  # the fields whose evidence together it is made of, not a column
+    max_values: int | None = None
+    n_slots: int = 1
+    cross: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -124,15 +124,13 @@ class Field:
             _one_of(self.name, "binning", self.binning, BINNINGS)
             if self.binning == "log2":  # its bins are whole numbers
                 object.__setattr__(self, "dtype", "integer")
-            if self.part is not None:
-                raise SchemaError(f"field {self.name!r}: a calendar part is a category")
         elif self.binning is not None or self.edges is not None:
             what = f"binning={self.binning!r}" if self.binning else "edges"
             raise SchemaError(f"field {self.name!r}: {what} needs kind='numeric'")
         _one_of(self.name, "pooling", self.pooling, POOLINGS)
+        if self.part is not None and self.kind != "category":
+            raise SchemaError(f"field {self.name!r}: a calendar part is a category")
         if self.kind == "list":
-            if self.part is not None:
-                raise SchemaError(f"field {self.name!r}: a calendar part is a category")
             if self.separator == "":
                 raise SchemaError(f"field {self.name!r}: the separator is empty")
         elif self.separator is not None or self.n_slots != 1:
@@ -189,6 +187,11 @@ class Field:
         """Several categories a row."""
         return self.kind == "list"
 
+    @property
+    def shown_kind(self) -> str:
+        """What people are told it is: how a number is binned, which part of a time, or its kind."""
+        return self.binning or self.part or self.kind
+
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
@@ -206,9 +209,9 @@ class Target:
     """
 
     column: str
-    kind: str = "classes"  # "classes", "numeric" or "share"
+    kind: str = "classes"
     dtype: str = "integer"
-    classes: tuple[str, ...] = ()  # once seen; the target is stored as the position in here
+    classes: tuple[str, ...] = ()
     trials: str | None = None
 
     def __post_init__(self) -> None:
@@ -236,7 +239,7 @@ class Schema:
     fields: tuple[Field, ...]
     targets: tuple[Target, ...] = ()
     weight: str | None = None
-    dropped: tuple[str, ...] = field(default=())
+    dropped: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", tuple(self.fields))
@@ -360,8 +363,8 @@ class Schema:
             )
         try:
             return cls(
-                fields=tuple(_build(Field, f) for f in body["fields"]),
-                targets=tuple(_build(Target, t) for t in body.get("targets", ())),
+                fields=tuple(Field(**f) for f in body["fields"]),
+                targets=tuple(Target(**t) for t in body.get("targets", ())),
                 weight=body.get("weight"),
                 dropped=tuple(body.get("dropped", ())),
             )
@@ -427,14 +430,6 @@ def check_settings(settings: Iterable[str]) -> None:
     for name in settings:
         if name not in SHARED:
             raise SchemaError(f"{name!r} is not a setting of all fields: {', '.join(SHARED)}")
-
-
-def _build(kind: type, body: Mapping[str, Any]) -> Any:
-    body = dict(body)
-    for name in ("edges", "classes"):
-        if body.get(name) is not None:
-            body[name] = tuple(body[name])
-    return kind(**body)
 
 
 def check_names(names: Iterable[str], columns: Iterable[str], what: str) -> None:

@@ -11,7 +11,7 @@ NumPy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ import numpy as np
 from ..errors import SettingError
 from ..layout import Layout
 
-__all__ = ["Batches", "Cursor", "Rows", "Seen", "Table", "gathered", "wide_values"]
+__all__ = ["Batches", "Cursor", "Rows", "Seen", "Table", "gathered", "row_weights", "wide_values"]
 
 BLOCK = 1 << 13  # neighbouring rows that travel together
 GROUP = 1 << 20  # rows shuffled among each other
@@ -114,6 +114,11 @@ def wide_values(
     if values is not None:
         wide[:, list(valued)] = values
     return wide
+
+
+def row_weights(batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """(n,) the weight of every row; 1 where there are none."""
+    return batch["weight"][:, 0] if "weight" in batch else np.ones(len(batch["codes"]))
 
 
 @dataclass(frozen=True)

@@ -338,8 +338,12 @@ class Store:
         n_blocks = -(-self.n_rows // self.block_rows)
         self._checked = {k: np.zeros(n_blocks, dtype=bool) for k in self._arrays}
 
+    def _file(self, name: str) -> Path:
+        """The file of an array."""
+        return self.path / str(self.header["arrays"][name]["file"])
+
     def _map(self, array: _Array) -> np.ndarray:
-        file = self.path / self.header["arrays"][array.name]["file"]
+        file = self._file(array.name)
         expected = self.n_rows * array.row_bytes
         found = file.stat().st_size if file.is_file() else 0
         if found < expected:
@@ -399,7 +403,7 @@ class Store:
     def _check_length(self) -> None:
         """Reading past the end of a mapped file ends the process: look before."""
         for name, spec in self._arrays.items():
-            file = self.path / self.header["arrays"][name]["file"]
+            file = self._file(name)
             # A file that has been removed stays mapped, whatever has its name now.
             if file.is_file() and file.stat().st_size < self.n_rows * spec.row_bytes:
                 raise StoreError(f"{file} was cut short while it was read; encode the table again")
@@ -415,8 +419,8 @@ class Store:
                 high = min(low + self.block_rows, self.n_rows)
                 if zlib.crc32(_as_bytes(self._maps[name][low:high], spec)) != said[block]:
                     raise StoreError(
-                        f"{self.path / self.header['arrays'][name]['file']} was altered: rows "
-                        f"{low:,} to {high:,} do not fit their checksum; encode the table again"
+                        f"{self._file(name)} was altered: rows {low:,} to {high:,} do not fit "
+                        "their checksum; encode the table again"
                     )
                 if name == "codes" and not self._are_codes(self._maps[name][low:high]):
                     raise StoreError(

@@ -22,10 +22,11 @@ from .blocks import (
     byte_blocks,
     explain_bytes,
     first_row_end,
-    is_compressed,
     misplaced_quote,
     outside_quotes,
+    row_name,
     text_head,
+    total_size,
     without_blank_rows,
 )
 from .chunks import Chunk
@@ -83,8 +84,7 @@ class TextSource:
         separator = _checked_separator(separator)
         self._separator = separator or guess_separator(head)
         self.columns = list(columns) if columns is not None else self._read_header(self.paths[0])
-        plain = not any(is_compressed(p) for p in self.paths)
-        self.total = float(sum(p.stat().st_size for p in self.paths)) if plain else None
+        self.total = total_size(self.paths)
         if separator is not None and len(self.columns) == 1:
             self._explain_separator(head)
 
@@ -189,7 +189,7 @@ class TextSource:
             start = block.rfind(b"\n", 0, where) + 1
             shown = block[max(start, where - 20) : where + 20].decode("utf-8", "replace")
             raise DataError(
-                f"{path}, {_row(number)}: a quote where no quoted cell begins or ends, near "
+                f"{path}, {row_name(number)}: a quote where no quoted cell begins or ends, near "
                 f"{shown!r}; double it inside a quoted cell, or read without quotes (quote=False)"
             )
 
@@ -234,7 +234,3 @@ def _fresh(name: str, taken: Sequence[str]) -> str:
     while name in taken:
         name += "_"
     return name
-
-
-def _row(number: int) -> str:
-    return f"row {number:,}" if number else "the header"

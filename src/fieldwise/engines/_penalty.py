@@ -82,6 +82,7 @@ def _square(X: np.ndarray) -> np.ndarray:
 
 
 def _ordered_sum(parts: list[np.ndarray]) -> np.ndarray:
+    """The sum of matrices one after the other: the same bits whoever made them first."""
     total = np.zeros_like(parts[0])
     for part in parts:
         total += part

@@ -48,10 +48,6 @@ class ReferenceEngine:
         self.field_weights = np.ones(layout.n_fields)
         self.field_state = np.full(layout.n_fields, 1e-6)
 
-    def rows(self, codes: np.ndarray) -> np.ndarray:
-        unseen = self.layout.n_rows + self.layout.slot_owner
-        return np.where(codes < 0, unseen, self.layout.rows(codes))
-
     def run(
         self,
         codes: np.ndarray,
@@ -64,7 +60,8 @@ class ReferenceEngine:
         for first in range(0, len(codes), size):
             batch = slice(first, first + size)
             x = None if values is None else values[batch]
-            loss += self._step(self.rows(codes[batch]), x, target[batch], weight[batch])
+            rows = self.layout.rows_or_unseen(codes[batch])
+            loss += self._step(rows, x, target[batch], weight[batch])
         self.totals += (loss, weight.sum(axis=0).mean())
 
     def _step(
@@ -94,7 +91,7 @@ class ReferenceEngine:
         return float(np.sum(losses))
 
     def scores(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray:
-        f = by_pieces(self._table, self.layout, self.rows(codes), values)
+        f = by_pieces(self._table, self.layout, self.layout.rows_or_unseen(codes), values)
         if self.objective.is_vote:
             return f + self.offsets[:, None]
         if self.objective.combine == "weighted":

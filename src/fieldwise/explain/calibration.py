@@ -54,9 +54,8 @@ def reliability(p: np.ndarray, y: np.ndarray, w: np.ndarray, n_bins: int) -> lis
         total = float(w[mine].sum())
         mean = float(weighted_sum(w[mine], y[mine])) / total
         spread = float(weighted_sum(w[mine], (y[mine] - mean) ** 2)) / total
-        n = total**2 / float(
-            weighted_sum(w[mine], w[mine])
-        )  # rows of equal weight that would tell as much
+        # Rows of equal weight that would tell as much.
+        n = total**2 / float(weighted_sum(w[mine], w[mine]))
         low, high = _wilson(mean, n) if is_share else _normal(mean, spread, n)
         predicted = float(weighted_sum(w[mine], p[mine])) / total
         about = {"predicted": predicted, "observed": mean, "low": low, "high": high}

@@ -160,8 +160,9 @@ class CategoryModels:
             return rows, rows
         ends = np.argpartition(found, (n - 1, len(found) - n))
         low, high = ends[:n], ends[len(found) - n :]
-        low = low[found[low] < 0][np.argsort(found[low[found[low] < 0]], kind="stable")]
-        high = high[found[high] > 0][np.argsort(-found[high[found[high] > 0]], kind="stable")]
+        low, high = low[found[low] < 0], high[found[high] > 0]
+        low = low[np.argsort(found[low], kind="stable")]
+        high = high[np.argsort(-found[high], kind="stable")]
         return rows[high], rows[low]
 
 

@@ -77,7 +77,6 @@ class Learned:
         self.words, self.layout, self.schema = words, layout, words.schema
         self._objective, self._shift, self._weighted = objective, shift, weighted
         self._noise = list(noise) or [None] * len(objective.heads)
-        self._ends = np.cumsum([head.size for head in objective.heads])
         self.outputs = output_names(self.schema, objective)
         marginals = Marginals.of_counts(layout, self.counts, moments, self.schema.valued)
         self.explainer = RowExplainer(rows, layout, marginals, offsets)
@@ -221,16 +220,15 @@ class Learned:
     def _error(self, models: CategoryModels, row: int) -> float | None:
         """The standard error of a main effect that rows of its number would give, were everything
         else known; not known where rows have weights, which counts do not."""
-        h = int(np.searchsorted(self._ends, models.output, side="right"))
-        head = self._objective.heads[h]
         if self._weighted:
             return None
-        first, i = self._ends[h] - head.size, models.field_of(row)
+        h, place = self._objective.place_of(models.output)
+        loss, outputs = self._objective.heads[h].loss, self._objective.outputs[h]
+        i = models.field_of(row)
         # The scores of the category's own rows, on average, as they were in training.
         z = self.explainer.base + self.explainer.worth[row] - self._shift
         z = z - self.explainer.middle[i]
-        noise = self._noise[h]
-        told = information(head.loss, z[first : self._ends[h]], models.output - first, noise)
+        told = information(loss, z[outputs], place, self._noise[h])
         square = float(self.explainer.marginals.square[row]) * models.n_rows
         if not told or not square > 0:
             return None
@@ -268,7 +266,7 @@ class Learned:
             typical=models.typical(i),
             fields=self._apart(i, gap),
             differences=[
-                self._difference(r, weights, effect)
+                self._difference(models, r, weights, effect)
                 for r, effect in zip(partners, effects, strict=True)
             ],
         )
@@ -285,8 +283,10 @@ class Learned:
                 found.append((name, float(np.sqrt(square))))
         return sorted(found, key=lambda pair: -pair[1])
 
-    def _difference(self, row: int, weights: Sequence[np.ndarray], effect: float) -> Difference:
-        j = self.models().field_of(row)
+    def _difference(
+        self, models: CategoryModels, row: int, weights: Sequence[np.ndarray], effect: float
+    ) -> Difference:
+        j = models.field_of(row)
         first, second = float(weights[0][row]), float(weights[1][row])
         label = self.labels(j)[row - self.layout.own(j).start]
         name = self.schema.names[j]

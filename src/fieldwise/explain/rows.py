@@ -98,8 +98,7 @@ class RowExplainer:
 
         layout = self.layout
         n, K, m = len(codes), layout.n_outputs, layout.n_fields
-        unseen = layout.n_rows + layout.slot_owner
-        at = np.where(codes < 0, unseen, layout.rows(codes)).astype(np.int64)
+        at = layout.rows_or_unseen(codes)
         x = np.zeros((1, 1), np.float32) if wide is None else wide.astype(np.float32)
         main, halves = np.empty((n, K, m)), np.empty((n, K, m))
         found = np.zeros((n, K, m, m) if pairs else (1, 1, 1, 1))

@@ -20,11 +20,11 @@ __all__ = [
     "Cross",
     "Output",
     "Part",
-    "check_sum",
     "crosses_of",
     "identity",
     "outputs_of",
     "parts_of",
+    "require_sum",
 ]
 
 REFUSED_CODE = -2  # a value that the model refuses
@@ -61,7 +61,7 @@ class Output:
     prediction: str
 
 
-def check_sum(model: FieldwiseModel, to: str) -> None:
+def require_sum(model: FieldwiseModel, to: str) -> None:
     """Refuse models whose prediction is more than a sum of fields and pairs of them."""
     if model.boosted is not None:
         raise ModelError(
@@ -92,7 +92,7 @@ def identity(model: FieldwiseModel) -> str:
 def parts_of(model: FieldwiseModel) -> list[Part]:
     """Every field of the model, those of the table first, then those made of evidence."""
     words: Any = model.vocabulary
-    base = words.base.fields if words.evidence is not None else words.fields
+    base = model.base_vocabulary.fields
     out = []
     for i, (field, size) in enumerate(zip(model.schema.fields, model.layout.sizes, strict=True)):
         if field.cross:

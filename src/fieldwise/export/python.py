@@ -20,7 +20,7 @@ from ..errors import ModelError
 from ..files import write_atomically
 from ..losses import LARGEST
 from ..model import FieldwiseModel
-from .parts import Part, check_sum, crosses_of, identity, outputs_of, parts_of
+from .parts import Part, crosses_of, identity, outputs_of, parts_of, require_sum
 
 __all__ = ["write"]
 
@@ -31,7 +31,7 @@ LINE = 98
 
 def write(model: FieldwiseModel, path: Path, *, model_id: str | None = None) -> None:
     """Write the file, whole or not at all."""
-    check_sum(model, "Python")
+    require_sum(model, "Python")
     n_bytes = model.rows.size * 4
     if n_bytes > MOST:
         raise ModelError(

@@ -28,7 +28,7 @@ from ..model import FieldwiseModel
 from ._duckdb import DuckDB
 from ._postgres import Postgres
 from .dialects import Dialect, Query, identifier, literal
-from .parts import REFUSED_CODE, Part, check_sum, crosses_of, identity, outputs_of, parts_of
+from .parts import REFUSED_CODE, Part, crosses_of, identity, outputs_of, parts_of, require_sum
 from .view import predictions, scored, terms_of
 
 __all__ = ["DIALECTS", "write"]
@@ -56,7 +56,7 @@ def write(
     """
     if dialect not in DIALECTS:
         raise not_one_of(f"dialect={dialect!r}", dialect, DIALECTS)
-    check_sum(model, "SQL")
+    require_sum(model, "SQL")
     speaks = DIALECTS[dialect](prefix)
     _check_names(model, speaks, [*table.split("."), *key])
     about = [
@@ -183,14 +183,13 @@ class _Script:
     def _lines(
         self, field: int, codes: np.ndarray, rows: np.ndarray, *, biased: bool = True
     ) -> list[str]:
-        layout, m = self._model.layout, self._model.layout.n_fields
+        layout = self._model.layout
         rows = np.asarray(rows, np.float32)
         columns = [pl.Series(codes).cast(pl.String)]
         for o in range(len(self._outputs)):
-            own = layout.block(o, field)
-            start, stop = int(layout.starts[o * m]), int(layout.starts[(o + 1) * m])
-            others = rows[:, start:stop].copy()
-            others[:, own.start - start : own.stop - start] = 0
+            own, whole = layout.block(o, field), layout.columns(o)
+            others = rows[:, whole].copy()
+            others[:, own.start - whole.start : own.stop - whole.start] = 0
             bias = pl.Series(rows[:, layout.n_columns + o]).cast(pl.String)
             columns += [self._arrays(rows[:, own]), self._arrays(others)]
             columns.append(bias if biased else pl.Series([""] * len(rows)))

@@ -117,17 +117,14 @@ def shares(fields: Sequence[Mapping[str, Any]]) -> Chart:
     scale = alt.Scale(domain=["by itself", "in pairs"], range=[ACCENT, SOFT])
     chart = alt.Chart().mark_bar(height={"band": 0.7}).encode(
         y=_y("name"),
-        x=alt.X("share:Q", title="share of the score's variance", axis=_percent()),
+        x=alt.X("share:Q", title="share of the score's variance",
+                axis=alt.Axis(format="~%", tickCount=4)),
         color=alt.Color("part:N", scale=scale, legend=None),
         order="order:O",
         tooltip=_tips(field="name:N", part="part:N", share="share:Q|.2%"),
     )  # fmt: skip
     words = "Share of the variance of the score by field, by itself and in pairs with other fields"
     return _spec(chart, rows, words, 11 * len(rows))
-
-
-def _percent(form: str = "~%", **more: Any) -> Any:
-    return alt.Axis(format=form, tickCount=4, **more)
 
 
 def importance(fields: Sequence[Mapping[str, Any]]) -> Chart:

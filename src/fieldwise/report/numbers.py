@@ -18,7 +18,6 @@ from ..explain.learned import Learned
 from ..losses import LOSSES
 from ..metrics import measure
 from ..model import FieldwiseModel
-from ..objective import Head
 from ..progress import progress
 
 __all__ = ["report_numbers"]
@@ -74,9 +73,10 @@ def report_numbers(
 
 def _summary(model: FieldwiseModel, o: int, output: str) -> dict[str, Any]:
     """The model at a glance; `output` is the name of the score o that is explained."""
-    layout, head = model.layout, _head(model, o)
+    t, _ = model.objective.place_of(o)
+    layout, head = model.layout, model.objective.heads[t]
     return {
-        "target": model.schema.targets[_place(model, o)[0]].column,
+        "target": model.schema.targets[t].column,
         "output": output if layout.n_outputs > 1 or head.is_class else None,
         "task": "chance" if head.is_class else "number",
         "unit": "log-odds" if head.loss == "logistic" else "score",
@@ -98,24 +98,13 @@ def _fields(model: FieldwiseModel, found: FieldImportance) -> list[dict[str, Any
     return [
         {
             "name": f.name,
-            "kind": f.binning or f.part or f.kind,
+            "kind": f.shown_kind,
             "categories": size,
             "rank": rank,
             **{k: by_name[f.name][k] for k in ("importance", "share", "pair_share")},
         }
         for f, size, rank in sizes
     ]
-
-
-def _place(model: FieldwiseModel, o: int) -> tuple[int, int]:
-    """Which target an output belongs to, and its place among that target's outputs."""
-    ends = np.cumsum([head.size for head in model.objective.heads])
-    k = int(np.searchsorted(ends, o, side="right"))
-    return k, int(o - ends[k] + model.objective.heads[k].size)
-
-
-def _head(model: FieldwiseModel, o: int) -> Head:
-    return model.objective.heads[_place(model, o)[0]]
 
 
 def _largest(learned: Learned, n: int) -> list[tuple[int, int]]:
@@ -170,7 +159,7 @@ def _judged(
 
     source = open_source(data, schema=model.schema, **options)
     known = {target.column for target in model.schema.targets} <= set(source.columns)
-    t, k = _place(model, o)
+    t, k = model.objective.place_of(o)
     head = model.objective.heads[t]
     judge, chosen, parts, n_rows = Judge(model.layout), _Chosen(), [], 0
     for chunk, (codes, values) in model.coded_chunks(data, **options):

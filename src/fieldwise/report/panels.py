@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..explain.html import percent, shown, table_html
-from ..explain.shapes import by_share, curves, pair_cells, run_names, top_pairs
-from .text import metrics, source
+from ..explain.shapes import curves, pair_cells, run_names, top_pairs
+from .text import calibration_rows, field_rows, metrics, odd_rows, source
 
 __all__ = ["Panel", "panels", "tiles"]
 
@@ -122,11 +122,6 @@ def _setting(value: Any) -> str:
 
 def fields_panel(numbers: Mapping[str, Any]) -> str:
     fields = numbers["fields"]
-    rows = [
-        (f["name"], f["kind"], shown(f["categories"]), f["rank"], shown(f["importance"]),
-         percent(f["share"]), percent(f["pair_share"]))
-        for f in (fields[k] for k in by_share(fields))
-    ]  # fmt: skip
     head = ["field", "kind", "categories", "rank", "importance", "by itself", "in pairs"]
     pairs = [(a, b, percent(s)) for a, b, s in top_pairs(fields, numbers["pairs"])]
     two = (
@@ -138,7 +133,7 @@ def fields_panel(numbers: Mapping[str, Any]) -> str:
                 "lie from their mean.")
         + "</div>"
     )  # fmt: skip
-    out = [block("Importance", "", two, listed(head, rows, 2, most=8))]
+    out = [block("Importance", "", two, listed(head, field_rows(fields), 2, most=8))]
     if pairs:
         words = (
             "What two fields say together and neither says alone. The diagonal is what a field "
@@ -185,20 +180,13 @@ def categories_panel(numbers: Mapping[str, Any], n_indexed: int, n_cards: int) -
     said += f"; {n_cards:,} of the most frequent have their whole card here."
     out = [f'<section class="block"><h3>Search</h3><p>{said}</p>{SEARCH}</section>']
     if numbers["odd"]:
-        rows = [
-            (
-                c["field"],
-                c["category"],
-                *(shown(c[key]) for key in ("count", "distance", "typical")),
-            )
-            for c in numbers["odd"]
-        ]
         words = (
             "Categories whose model lies farther from their field's mean than is typical of the "
             "field (the tick)."
         )
         head = ["field", "category", "rows", "distance", "typical"]
-        out.append(block("Odd ones out", "", beside(chart("odd", words), listed(head, rows, 2))))
+        table = listed(head, odd_rows(numbers["odd"]), 2)
+        out.append(block("Odd ones out", "", beside(chart("odd", words), table)))
     return "".join(out)
 
 
@@ -236,11 +224,7 @@ def quality_panel(numbers: Mapping[str, Any]) -> str:
             "Rows in bins of equal weight, by prediction: what was predicted, and what was "
             "observed with its 95 % range."
         )
-        rows = [
-            (c["field"], c["category"], shown(c["count"]),
-             *(show(c[key]) for key in ("predicted", "observed", "error")))
-            for c in found["fields"]
-        ]  # fmt: skip
+        rows = calibration_rows(found["fields"], show)
         head = ["field", "category", "rows", "predicted", "observed", "error"]
         table = listed(head, rows, 2) if rows else ""
         said = f"On average, predicted and observed differ by {show(found['error'])}."

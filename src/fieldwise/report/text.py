@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,17 @@ import numpy as np
 from ..explain.html import percent, shown
 from ..explain.shapes import by_share, top_pairs
 
-__all__ = ["headline", "markdown", "metrics", "plain", "source"]
+__all__ = [
+    "calibration_rows",
+    "field_rows",
+    "headline",
+    "markdown",
+    "metrics",
+    "odd_rows",
+    "plain",
+    "source",
+    "table",
+]
 
 
 def plain(value: Any) -> Any:
@@ -127,14 +137,36 @@ def _fine(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
-def _fields(numbers: Mapping[str, Any], most: int) -> list[str]:
-    fields = numbers["fields"]
-    head = ["field", "kind", "categories", "rank", "importance", "variance by itself", "in pairs"]
-    rows = [
+def field_rows(fields: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """name, kind, categories, rank, importance, share by itself and in pairs; most telling first"""
+    return [
         (f["name"], f["kind"], shown(f["categories"]), f["rank"], shown(f["importance"]),
          percent(f["share"]), percent(f["pair_share"]))
         for f in (fields[k] for k in by_share(fields))
     ]  # fmt: skip
+
+
+def odd_rows(odd: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """field, category, rows, distance from the mean model, and what is typical"""
+    keys = ("count", "distance", "typical")
+    return [(c["field"], c["category"], *(shown(c[key]) for key in keys)) for c in odd]
+
+
+def calibration_rows(
+    fields: Sequence[Mapping[str, Any]], show: Callable[[Any], str]
+) -> list[tuple[Any, ...]]:
+    """field, category, rows, what was predicted and observed, and the error"""
+    keys = ("predicted", "observed", "error")
+    return [
+        (c["field"], c["category"], shown(c["count"]), *(show(c[key]) for key in keys))
+        for c in fields
+    ]
+
+
+def _fields(numbers: Mapping[str, Any], most: int) -> list[str]:
+    fields = numbers["fields"]
+    head = ["field", "kind", "categories", "rank", "importance", "variance by itself", "in pairs"]
+    rows = field_rows(fields)
     pairs = [(a, b, percent(s)) for a, b, s in top_pairs(fields, numbers["pairs"], most)]
     out = ["## Fields", "", *table(head, rows, text=2)]
     if pairs:
@@ -155,11 +187,7 @@ def _categories(numbers: Mapping[str, Any], most: int) -> list[str]:
     if numbers["odd"]:
         head = ["field", "category", "rows", "distance", "typical"]
         out += ["## Odd ones out", ""]
-        out += table(head, [
-            (c["field"], c["category"], shown(c["count"]), shown(c["distance"]),
-             shown(c["typical"]))
-            for c in numbers["odd"][:most]
-        ], text=2)  # fmt: skip
+        out += table(head, odd_rows(numbers["odd"][:most]), text=2)
     return out
 
 
@@ -191,11 +219,7 @@ def _calibration(found: Mapping[str, Any], *, chance: bool) -> list[str]:
     out += table(["predicted", "observed", "95 %", "rows"], bins, text=0)
     if found["fields"]:
         head = ["field", "category", "rows", "predicted", "observed", "error"]
-        out += table(head, [
-            (c["field"], c["category"], shown(c["count"]), show(c["predicted"]),
-             show(c["observed"]), show(c["error"]))
-            for c in found["fields"]
-        ], text=2)  # fmt: skip
+        out += table(head, calibration_rows(found["fields"], show), text=2)
     return out
 
 

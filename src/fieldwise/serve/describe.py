@@ -28,10 +28,8 @@ class Description:
 
     def __init__(self, model: FieldwiseModel, id: str) -> None:
         self._model, self._id = model, id
-        words: Any = model.vocabulary
-        known = words.fields if words.evidence is None else words.base.fields
         self._columns: dict[str, list[FieldVocabulary]] = {}
-        for field in known:
+        for field in model.base_vocabulary.fields:
             self._columns.setdefault(field.field.column, []).append(field)
         self._lowered: dict[str, pl.DataFrame] = {}
 
@@ -46,7 +44,7 @@ class Description:
     def _about(self) -> dict[str, Any]:
         model, schema = self._model, self._model.schema
         target = schema.target
-        task = "number" if target is None else {"numeric": "number"}.get(target.kind, target.kind)
+        task = "number" if target is None or target.kind == "numeric" else target.kind
         words: Any = model.vocabulary
         return {
             "id": self._id,
@@ -131,19 +129,16 @@ class Description:
         words = self._find(name)
         if not words.field.is_counted or words.field.binning:
             return []
+        if not text:
+            return _shown(self._by_count(words).head(limit))
         name = words.field.name
         if name not in self._lowered:
             known = self._by_count(words).drop_nulls("category")
             self._lowered[name] = known.with_columns(low=pl.col("category").str.to_lowercase())
-        known = self._lowered[name]
-        if not text:
-            return _shown(self._by_count(words).head(limit))
-        wanted = pl.lit(text.lower())
-        begins = known.filter(pl.col("low").str.starts_with(wanted)).head(limit)
-        low = pl.col("low")
+        known, low, wanted = self._lowered[name], pl.col("low"), pl.lit(text.lower())
+        begins = known.filter(low.str.starts_with(wanted)).head(limit)
         inside = low.str.contains(wanted, literal=True) & ~low.str.starts_with(wanted)
-        rest = limit - begins.height
-        more = known.filter(inside).head(rest) if rest else known.clear()
+        more = known.filter(inside).head(limit - begins.height)
         return _shown(pl.concat([begins, more]))
 
     def _find(self, name: str) -> FieldVocabulary:

@@ -41,7 +41,7 @@ class Served:
         schema = model.schema
         words: Any = model.vocabulary
         self._crossed = words if words.evidence is not None else None
-        self.coder = RowCoder(words if self._crossed is None else words.base)
+        self.coder = RowCoder(model.base_vocabulary)
         self.columns = frozenset(schema.columns)
         self.ignored = frozenset((*schema.dropped, *schema.roles))
         self._lists = {f.column for f in schema.fields if f.is_list}
@@ -204,11 +204,9 @@ class Served:
 
     def heads(self, z: np.ndarray) -> Iterator[tuple[Head, Target, np.ndarray]]:
         """Every head with its target and its scores (n,) or (n, classes)."""
-        z, first = z[:, None] if z.ndim == 1 else z, 0
-        for head, target in zip(self.model.objective.heads, self.model.schema.targets, strict=True):
-            own = z[:, first : first + head.size]
-            yield head, target, own if head.size > 1 else own[:, 0]
-            first += head.size
+        objective = self.model.objective
+        pairs = zip(objective.heads, self.model.schema.targets, strict=True)
+        return ((*pair, own) for pair, own in zip(pairs, objective.by_head(z), strict=True))
 
     def _explain(
         self,
@@ -228,14 +226,10 @@ class Served:
                 _text(row[f.column] if part is None or part[r] is None else part[r])
                 for f, part in zip(self.fields, shown, strict=True)
             ]
-            first = 0
-            for head, target in zip(
-                self.model.objective.heads, self.model.schema.targets, strict=True
-            ):
+            targets = self.model.schema.targets
+            for target, outputs in zip(targets, self.model.objective.outputs, strict=True):
                 own = answer["targets"][target.column] if "targets" in answer else answer
-                at = first
-                if head.size > 1:
-                    at += target.classes.index(own["class"])
+                at = outputs[target.classes.index(own["class"]) if len(outputs) > 1 else 0]
                 parts = zip(names, texts, shapley[r, at].tolist(), strict=True)
                 own["explanation"] = {
                     "base": float(base[at]),
@@ -244,7 +238,6 @@ class Served:
                         for name, text, value in parts
                     ],
                 }
-                first += head.size
 
     def _part(self, i: int, codes: np.ndarray) -> list[Any]:
         """What coded rows have in a field that is a part of a time."""

@@ -84,10 +84,11 @@ class Run:
                 arrays[name] = host(getattr(self, name))
         self.disk.save(folder, body, arrays)
 
-    def restore(self, folder: Path, identity: Mapping[str, Any]) -> bool:
+    def restore(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        """Go on where the checkpoint in the folder stands, if there is one."""
         found = self.disk.load(folder)
         if found is None:
-            return False
+            return
         body, arrays = found
         for name, value in identity.items():
             if body["identity"].get(name) != value:
@@ -109,7 +110,6 @@ class Run:
         if "best_field_weights" in arrays:
             self.best_field_weights = arrays["best_field_weights"].copy()
         self.seconds, self.n_taken = body["epoch"]
-        return True
 
 
 def _parts(table: Any) -> Iterator[slice]:

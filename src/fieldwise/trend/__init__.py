@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.shuffle import Batches, Rows, gathered, wide_values
+from ..data.shuffle import Batches, Rows, gathered, row_weights, wide_values
 from ..data.words import StoredWords
 from ..engines import Engine
 from ..errors import FieldwiseError, SettingError
@@ -29,6 +29,7 @@ from ..held_out import default_share, held_out_rows
 from ..layout import Layout
 from ..losses import LOSSES
 from ..problem import Problem, evaluate, judge_rows, value_moments
+from ..progress import Say
 from ..targets import folded, scale_of
 from ..train import RATES, Fit, Running, TrainSettings, Watch, fitted_engine, train
 from .figures import write_trend
@@ -42,7 +43,6 @@ EVERY = 50  # steps from one look at the training loss to the next, at most
 # On the flights, 144 steps an epoch, looks 50 steps apart made ranks differ by 0.005 of loss.
 LOOKS = 25
 SAMPLE_ROWS = 20_000  # rows it is measured on, and as many held-out ones for the gap
-Say = Callable[[str], None]
 
 
 def bound_table(
@@ -300,4 +300,4 @@ def _sample(rows: Rows, problem: Problem) -> Sample:
     found = rows.read(0, rows.n_rows)
     codes, y = found["codes"], found["target"][:, 0]
     wide = wide_values(codes, found.get("values"), problem.valued)
-    return Sample(codes, wide, y, found["weight"][:, 0] if "weight" in found else np.ones(len(y)))
+    return Sample(codes, wide, y, row_weights(found))

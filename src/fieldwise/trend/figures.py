@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_atomically
-from ..report.text import words
+from ..report.text import table
 
 __all__ = ["HEADINGS", "cells", "draw_importance", "draw_trend", "trend_markdown", "write_trend"]
 
@@ -70,9 +70,8 @@ def about(body: Mapping[str, Any]) -> list[str]:
 def trend_markdown(body: Mapping[str, Any], name: str) -> str:
     title = f"{body['data']}: the bound over ranks" if "data" in body else "The bound over ranks"
     lines = [f"# {title}", "", *(f"{line}\n" for line in about(body))]
-    lines += ["| " + " | ".join(HEADINGS) + " |", "|---:" * len(HEADINGS) + "|"]
-    lines += ["| " + " | ".join(_escaped(cells(row))) + " |" for row in body["ranks"]]
-    lines += ["", f"![the bound over parameters]({name}.png)", ""]
+    lines += table(HEADINGS, map(cells, body["ranks"]), text=0)
+    lines += [f"![the bound over parameters]({name}.png)", ""]
     row = best_row(body)
     if row is not None:
         lines += _gap_lines(row)
@@ -94,19 +93,13 @@ def _gap_lines(row: Mapping[str, Any]) -> list[str]:
         "the loss once it is unknown; how much more it helps on rows it was trained on than on "
         "held-out ones is its gap. Gaps do not add up to the whole: fields share what they know.",
         "",
-        "| field | helps, training rows | helps, held-out rows | gap |",
-        "|---|---:|---:|---:|",
     ]
-    for field in row["gap"][:MOST_FIELDS]:
-        (name,) = _escaped([field["name"]])
-        numbers = [f"{field[k]:+.4f}" for k in ("training", "held_out", "gap")]
-        lines.append(f"| {name} | {' | '.join(numbers)} |")
+    head = ["field", "helps, training rows", "helps, held-out rows", "gap"]
+    keys = ("training", "held_out", "gap")
+    shown = row["gap"][:MOST_FIELDS]
+    lines += table(head, [(f["name"], *(f"{f[key]:+.4f}" for key in keys)) for f in shown])
     left = len(row["gap"]) - MOST_FIELDS
-    return lines + ([f"\n{left} fields with smaller gaps are left out."] if left > 0 else [])
-
-
-def _escaped(found: Sequence[str]) -> list[str]:
-    return list(map(words, found))
+    return [*lines, f"{left} fields with smaller gaps are left out."] if left > 0 else lines[:-1]
 
 
 def _axes(size: tuple[float, float]) -> Any:

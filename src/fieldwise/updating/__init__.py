@@ -23,7 +23,6 @@ import numpy as np
 import polars as pl
 
 from ..boosted import need_trees
-from ..crosses.vocabulary import CrossedVocabulary
 from ..data.encoding import encode
 from ..data.readers import check_unchanged, open_source, stamps_of
 from ..data.vocabulary import Vocabulary
@@ -80,20 +79,18 @@ def update(
     given = model if isinstance(model, FieldwiseModel) else FieldwiseModel.load(model)
     if given.boosted is not None:
         need_trees()
-    words: Any = getattr(given.vocabulary, "opened", given.vocabulary)
-    model = replace(given, vocabulary=words)
+    model = replace(given, vocabulary=getattr(given.vocabulary, "opened", given.vocabulary))
     seed = int(model.settings.get("seed", 0)) + 1 + len(model.lineage)
-    base = _base(words)
-    if base is not words and min_count is not None:
+    if model.vocabulary.evidence is not None and min_count is not None:
         raise SettingError("min_count is not for models with crosses; train anew to change it")
     stamps = stamps_of(data)
     try:
         source = open_source(data, schema=model.schema, **reading)
-        check_drift(base, source, allow=allow_drift)
+        check_drift(model.base_vocabulary, source, allow=allow_drift)
     except NoRows:
         return given
     with tempfile.TemporaryDirectory(dir=work, prefix=".update-") as folder:
-        start = _remembered(words, asked, seed)
+        start = _remembered(model, asked, seed)
         store = encode(source, Path(folder) / "store", start=start, show=running.show)
         check_unchanged(stamps)
         return Update(model, store, asked, running, seed).updated()
@@ -129,18 +126,14 @@ def _about(
     return after.lineage[-1] if len(after.lineage) > len(model.lineage) else {"rows": 0}, after
 
 
-def _base(words: Any) -> Vocabulary:
-    """What is known of the table's own fields."""
-    base: Vocabulary = words.base if isinstance(words, CrossedVocabulary) else words
-    return base
-
-
-def _remembered(words: Any, asked: UpdateSettings, seed: int) -> Vocabulary:
+def _remembered(model: FieldwiseModel, asked: UpdateSettings, seed: int) -> Vocabulary:
     """The vocabulary of the table's own fields with what is left of its counts.
 
     A count is rounded up or down by chance, so that on average small ones fade as large ones do.
     """
-    out, base = [], _base(words)
+    out = []
+    words: Any = model.vocabulary
+    base: Vocabulary = model.base_vocabulary
     bits = np.random.Philox(np.random.SeedSequence([seed, 501]))
     for mine, known in zip(base.fields, words.fields, strict=False):
         if asked.forget:

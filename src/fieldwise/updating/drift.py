@@ -33,9 +33,9 @@ class Finding:
     may_go_on: bool = False
 
 
-def check_drift(words: Vocabulary, source: Source, *, allow: bool = False) -> int:
-    """The number of rows; an error that says what has drifted, where it may not be let through."""
-    findings, n_rows = find_drift(words, source)
+def check_drift(words: Vocabulary, source: Source, *, allow: bool = False) -> None:
+    """Raise an error that says what has drifted, where it may not be let through."""
+    findings = find_drift(words, source)
     stops = [f for f in findings if not (allow and f.may_go_on)]
     if stops:
         lines = "\n".join(f"  {f.column}: {f.what}" for f in stops)
@@ -46,15 +46,14 @@ def check_drift(words: Vocabulary, source: Source, *, allow: bool = False) -> in
             f"{source.name} has drifted from what the model was trained on:\n{lines}\n"
             f"Nothing was changed; {advice}"
         )
-    return n_rows
 
 
-def find_drift(words: Vocabulary, source: Source) -> tuple[list[Finding], int]:
-    """What has drifted, and the number of rows. `words` are the model's, without crosses."""
+def find_drift(words: Vocabulary, source: Source) -> list[Finding]:
+    """What has drifted. `words` are the model's, without crosses."""
     schema, columns = words.schema, list(source.columns)
     missing = [c for c in [*schema.columns, *schema.roles] if c not in columns]
     if missing:
-        return [Finding(c, str(unknown_column(c, columns))) for c in missing], 0
+        return [Finding(c, str(unknown_column(c, columns))) for c in missing]
     looks = [_Look(f) for f in words.fields]
     targets: dict[str, Finding] = {}
     n_rows = 0
@@ -66,7 +65,7 @@ def find_drift(words: Vocabulary, source: Source) -> tuple[list[Finding], int]:
     if not n_rows:
         raise NoRows(f"{source.name} has no rows")
     found = [finding for look in looks for finding in look.findings(n_rows)]
-    return [*_once(found), *targets.values()], n_rows
+    return [*_once(found), *targets.values()]
 
 
 def _once(findings: Iterable[Finding]) -> list[Finding]:

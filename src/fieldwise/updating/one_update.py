@@ -189,12 +189,12 @@ class Update:
         """The measure of targets: the one they were trained in, or as the new rows have it."""
         model, objective = self.model, self.problem.objective
         spread = np.array(model.settings.get("spread", []), np.float64)
-        if not len(spread) and any(not h.is_class and h.loss != "poisson" for h in objective.heads):
+        if not len(spread) and any(head.is_scaled for head in objective.heads):
             spread = scale_of(self.rows, None, objective).spread
         spread = spread if len(spread) else np.ones(len(objective.heads))
         offsets = model.offsets - np.log(self.problem.sampling_rate)
-        first = [first for _, first, _ in objective.copies[: len(objective.heads)]]
-        scaled = [h.loss in ("squared", "absolute", "huber") for h in objective.heads]
+        first = [outputs.start for outputs in objective.outputs]
+        scaled = [head.is_scaled for head in objective.heads]
         center = np.where(scaled, offsets[first], 0.0)
         scale = Scale(offsets, center, spread)
         centers, spreads = scale.of_outputs(objective)

@@ -29,7 +29,7 @@ from ..files import (
     read_sealed,
     remove_folder,
     replace_folder,
-    swept,
+    sweep,
     sync_files,
     sync_folder,
     temporary_folder,
@@ -109,7 +109,7 @@ def being_changed(path: str | Path) -> Iterator[Path]:
         for left in folder_of(path).glob(".*.tmp"):
             shutil.rmtree(left, ignore_errors=True)
         put_back(path)
-        swept(path)
+        sweep(path)
         yield path
     finally:
         os.close(handle)

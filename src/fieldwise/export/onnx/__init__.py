@@ -24,7 +24,7 @@ from ...files import write_atomically
 from ...losses import LARGEST
 from ...model import FieldwiseModel
 from ...objective import Head
-from ..parts import REFUSED_CODE, Part, check_sum, parts_of
+from ..parts import REFUSED_CODE, Part, parts_of, require_sum
 from . import scores
 from .columns import Numbering, read_columns
 from .evidence import crossed
@@ -46,7 +46,7 @@ def write(
     """`missing` is the text that stands for no value; `contributions` adds an output of what every
     field adds to the score: unless said, where the model is a sum that knows how often its
     categories were seen."""
-    check_sum(replace(model, boosted=None), "ONNX")  # trees it can carry
+    require_sum(replace(model, boosted=None), "ONNX")  # trees it can carry
     explained = _may_explain(model, contributions)
     parts = parts_of(model)
     words: Any = model.vocabulary

@@ -36,9 +36,8 @@ class _Tree:
     def nan_left(self) -> np.ndarray:
         """Where NaN goes: where the decision says, or with 0 where it knows no missing values."""
         kind = (self.decision >> 2) & 3
-        if (self.decision & CATEGORICAL).any() or not np.isin(
-            kind, (NO_MISSING, NAN_MISSING)
-        ).all():
+        is_known = np.isin(kind, (NO_MISSING, NAN_MISSING))
+        if (self.decision & CATEGORICAL).any() or not is_known.all():
             raise ModelError(
                 "the boosted trees have decisions that ONNX cannot carry: categories, or zeros "
                 "that mean missing"
