@@ -170,7 +170,9 @@ def about(folder: Path) -> tuple[list[int], list[int]]:
 
 def from_shards(folder: Path, shares: list[list[int]], k: int) -> dict[str, np.ndarray]:
     """What one of so many workers reads, each with some fields; the others need not be there."""
-    peers: Any = SimpleNamespace(told=lambda x: x, grid=SimpleNamespace(shard=k, rank=k))
+    peers: Any = SimpleNamespace(
+        told=lambda x: x, each=lambda work: [work()], grid=SimpleNamespace(shard=k, rank=k)
+    )
     sizes, ranks = about(folder)
     found = ShardedDisk(peers, Layout(tuple(sizes), tuple(ranks)), shares).load(folder)
     assert found is not None

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -44,6 +45,9 @@ from .peers import SILENT_SECONDS, TorchPeers
 from .shards import ShardedDisk, column_pairs
 
 __all__ = ["train_sharded", "train_table", "work_folder"]
+
+
+SEEN_SECONDS = 10.0  # until a network file system shows what another host has made
 
 
 class _AtFirst(Exception):
@@ -169,7 +173,11 @@ def _see_the_same(work: Path, peers: TorchPeers) -> None:
             mark.touch()
 
     def see() -> None:
-        if not mark.exists():
+        until = time.monotonic() + SEEN_SECONDS
+        while not mark.exists():
+            if time.monotonic() < until:
+                time.sleep(0.1)
+                continue
             raise SettingError(
                 f"worker {peers.grid.rank} does not see {mark}, which worker 0 has made; the "
                 "folder of the model must be on a disk that all workers share"
