@@ -81,8 +81,9 @@ def plan(
     )
     for one in found:
         typer.echo(
-            f"{_counted(one.n_workers, 'worker')} in {_counted(one.n_groups, 'group')}: {one.columns} columns each at "
-            f"most, {(one.table_bytes + one.other_bytes) / 1e9:.2f} GB a worker, "
+            f"{_counted(one.n_workers, 'worker')} in {_counted(one.n_groups, 'group')}: "
+            f"{one.columns} columns each at most, "
+            f"{(one.table_bytes + one.other_bytes) / 1e9:.2f} GB a worker, "
             f"{one.sent_bytes / 1e3:,.1f} kB sent a step\n"
             f"  a step {1e3 * one.step_seconds:.2f} ms: {1e3 * one.work_seconds:.2f} work, "
             f"{1e3 * one.penalty_seconds:.2f} penalty, {1e3 * one.network_seconds:.2f} network; "
