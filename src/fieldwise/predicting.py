@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from .data.labels import target_values, weight_values
+from .data.readers import check_not_read
 from .errors import SettingError
 from .files import write_atomically
 from .metrics import measure
@@ -57,6 +58,7 @@ def write_predictions(
     out = Path(out)
     if out.suffix not in (".parquet", ".csv"):
         raise SettingError(f"{out}: predictions are written as .parquet or .csv")
+    check_not_read(out, data)
     n_unseen = np.zeros(model.layout.n_fields, np.int64)
     n_rows = 0
 
