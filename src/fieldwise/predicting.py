@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +89,16 @@ def _frame(model: FieldwiseModel, z: np.ndarray) -> pl.DataFrame:
         part = found[target.column] if several else found
         name = f"{target.column}_" if several else ""
         if head.loss == "softmax":
-            pairs = zip(target.classes, part.T, strict=True)
-            columns |= {f"{name}probability_{label}": column for label, column in pairs}
+            for label, column in zip(target.classes, part.T, strict=True):
+                columns[_fresh(f"{name}probability_{label}", columns)] = column
         else:
-            columns[name + ("probability" if head.is_class else "prediction")] = part
+            word = "probability" if head.is_class else "prediction"
+            columns[_fresh(name + word, columns)] = part
     return pl.DataFrame(columns)
+
+
+def _fresh(name: str, taken: Container[str]) -> str:
+    """A name that no other column has: a class of one target may be named as another target."""
+    while name in taken:
+        name += "_1"
+    return name
