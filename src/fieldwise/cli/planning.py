@@ -23,7 +23,7 @@ def plan(
     data: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TABLE]", help="A store, or a table to encode; or leave it out, with --shape."
+            metavar="TABLE", help="A store, or a table to encode; or leave it out, with --shape."
         ),
     ] = None,
     shape: Annotated[
