@@ -1,4 +1,4 @@
-"""Synthetic tables of any size, drawn from a known field-wise model, so that the best loss is known.
+"""Synthetic tables of any size, drawn from a known field-wise model, so the best loss is known.
 
 Codes follow a Zipf law in every field, from code 1 down to the rarest, which has the rare row 0;
 labels follow a planted model (`maths.field_scores`). Every block of rows has a random stream of its

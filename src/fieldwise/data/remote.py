@@ -1,5 +1,5 @@
-"""Stores on other file systems (s3://, gs://, hdfs://, whatever fsspec knows). They are read through
-a copy on this machine's disk, which is made once and mapped like any store."""
+"""Stores on other file systems (s3://, gs://, hdfs://, whatever fsspec knows), read through a copy
+on this machine's disk, which is made once and mapped like any store."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _make(folder: Path, fill: Callable[[Path], Any]) -> None:
     """Make a copy atomically: `fill` writes it into a temporary folder."""
     with disk_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        for left in folder.parent.glob(".*.tmp"):  # younger ones may still be filled, on any machine
+        for left in folder.parent.glob(".*.tmp"):  # others may be filling theirs
             if left.stat().st_mtime < time.time() - ABANDONED_SECONDS:
                 shutil.rmtree(left, ignore_errors=True)
         made = Path(tempfile.mkdtemp(".tmp", f".{folder.name}.", folder.parent))

@@ -309,7 +309,7 @@ class Vocabulary:
 
     def decode(self, codes: np.ndarray, values: np.ndarray | None = None) -> pl.DataFrame:
         """Codes back to a frame of one column per field; see FieldVocabulary.decode. Without
-        values a linear field is null, and codes below -1 are the empty slots of lists."""
+        values a linear field is NaN, and codes below -1 are the empty slots of lists."""
         columns, k = [], 0
         for f, place in zip(self.fields, slot_positions(self.schema.slots), strict=True):
             own, value = codes[:, place.start : place.stop], None
