@@ -275,7 +275,7 @@ def _format(paths: list[Path], format: str) -> str:
     formats = {_guess(p) for p in paths}
     if len(formats) > 1:
         raise DataError(
-            f"files of several formats ({', '.join(sorted(formats))}); "
+            f"files of several formats together ({', '.join(sorted(formats))}); "
             "choose one of them, for example with a glob: 'data/*.csv'"
         )
     return formats.pop()
