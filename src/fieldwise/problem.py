@@ -54,7 +54,7 @@ class Problem:
         if not 0 < self.sampling_rate <= 1 or (self.sampling_rate != 1 and not plain):
             raise SettingError(
                 f"sampling_rate={self.sampling_rate} must be more than 0 and at most 1, "
-                "and needs a target of two classes"
+                "and needs a target with two classes"
             )
 
     @property
