@@ -338,7 +338,7 @@ def test_every_task_from_a_table_to_predictions(
     ("options", "message"),
     [
         (["--clicks", "clicks"], "go together"),
-        (["--clicks", "shown", "--impressions", "clicks"], "at most all"),
+        (["--clicks", "shown", "--impressions", "clicks"], "no more than trials"),
         (["--target", "hour", "--clicks", "clicks", "--impressions", "shown"], "name one"),
         (["--target", "delay", "--loss", "softmax"], "does not fit the target"),
         (["--target", "delay", "--loss", "poisson"], "counts for poisson"),

@@ -541,7 +541,7 @@ def test_codes_that_are_none():
     for code in (1.5, np.nan):
         with pytest.raises(DataError, match="whole numbers"):
             encoder.inverse_transform([[code]])
-    with pytest.raises(SchemaError, match="min_count=9 has no say beside a schema"):
+    with pytest.raises(SchemaError, match="min_count=9 has no effect beside a schema"):
         FieldEncoder(schema=encoder.schema_, min_count=9).fit(pl.DataFrame({"a": ["x"]}))
 
 

@@ -70,7 +70,7 @@ def test_ranks_are_capped_and_overridden():
         Layout((2, 3), (1, -1))
     with pytest.raises(SettingError, match="0 outputs"):
         Layout((2, 3), (1, 1), 0)
-    with pytest.raises(SettingError, match="one of each"):
+    with pytest.raises(SettingError, match="a size and a rank"):
         Layout((), ())
 
 

@@ -206,7 +206,7 @@ def test_a_store_with_lists_can_grow(tmp_path):
     words = load_vocabulary(store)
     assert words["tags"].labels() == ["(rare)", "a", "b", "c", None, "d"]
     longer = table.with_columns(tags=pl.Series([["a"] * 4] * 6))
-    with pytest.raises(DataError, match="row 1: field 'tags' has 4 values.*begin anew"):
+    with pytest.raises(DataError, match="row 1: field 'tags' has 4 values.*start over"):
         encode(longer, tmp_path / "s", append=True)
     assert fit_store(store, validation=0.3).layout.slots == (3, 1)
 

@@ -222,7 +222,7 @@ def test_a_store_cut_short(tmp_path, name):
 
 
 def test_not_a_store(tmp_path):
-    with pytest.raises(StoreError, match="is no folder"):
+    with pytest.raises(StoreError, match="is not a folder"):
         Store(tmp_path / "nowhere")
     with pytest.raises(StoreError, match=r"has no header.json.*fieldwise encode"):
         Store(tmp_path)

@@ -1,5 +1,5 @@
-"""BLAS adds up in an order that hangs on the number of its threads, and so do the last bits. What
-a seed must give again is computed by one of them, or by sums of our own."""
+"""Sums that do not depend on the number of threads. BLAS adds up in an order that does, and so do
+the last bits; what a seed must reproduce runs on one BLAS thread, or uses sums of our own."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from threadpoolctl import ThreadpoolController
 
 __all__ = ["one_blas_thread", "weighted_sum"]
 
-# BLAS has one number of threads for the whole process: the first that enters sets it, and the last
-# that leaves gives it back.
+# The number of BLAS threads is global to the process: the first to enter limits it, the last to
+# leave restores it.
 _LOCK, _LIMIT, _INSIDE = threading.Lock(), ExitStack(), set[object]()
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Inside BLAS takes one thread. A context, and a decorator."""
+    """Limit BLAS to one thread inside. A context manager, and a decorator."""
     me = object()
     with _LOCK:
         if not _INSIDE:

@@ -1,4 +1,4 @@
-"""A training run on disk, so that it goes on after a kill as if nothing had happened.
+"""Checkpoints: a training run on disk, which continues after a kill as if nothing had happened.
 
     checkpoint/
       checkpoint.json     where the run stands, and the files below with their checksums
@@ -29,7 +29,7 @@ PIECE = 4096  # rows of an array written at a time
 
 
 def save(folder: Path, progress: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """All of it or nothing; the one before is removed once the new one counts."""
+    """Write a checkpoint atomically; the previous one is removed once the new one is complete."""
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         old = _generation(folder)
@@ -43,7 +43,7 @@ def save(folder: Path, progress: Mapping[str, Any], arrays: Mapping[str, np.ndar
 
 
 def write_array(file: Path, array: np.ndarray) -> dict[str, Any]:
-    """Write an array, through to the disk; what `checked` needs to find it whole."""
+    """Write an array and sync it; returns the description by which `checked` verifies it."""
     total = 0
     with file.open("wb") as out:
         for start in range(0, len(array), PIECE):
@@ -61,11 +61,11 @@ def write_array(file: Path, array: np.ndarray) -> dict[str, Any]:
 
 
 def checked(folder: Path, said: Mapping[str, Any]) -> np.ndarray:
-    """An array as it was written, mapped; anything else is an error that names the file."""
+    """Map an array that `write_array` wrote; raises, naming the file, unless it is intact."""
     file = folder / said["file"]
     dtype = np.dtype(said["dtype"])
     if file.parent != folder or dtype.kind not in "biuf":
-        raise StoreError(f"{folder / NAME} is damaged: {said} is no array of it")
+        raise StoreError(f"{folder / NAME} is damaged: {said} does not describe one of its arrays")
     count = math.prod(said["shape"])
     is_whole = file.is_file() and file.stat().st_size == count * dtype.itemsize
     if is_whole and checksum(file) == said["checksum"]:
@@ -75,7 +75,7 @@ def checked(folder: Path, said: Mapping[str, Any]) -> np.ndarray:
 
 
 def keep_only(folder: Path, names: Iterable[str]) -> None:
-    """Remove what a checkpoint that counts by now does not name."""
+    """Remove all files of the folder but the checkpoint's header and `names`."""
     kept = {NAME, *names}
     for file in folder.iterdir():
         if file.name not in kept:
@@ -83,7 +83,7 @@ def keep_only(folder: Path, names: Iterable[str]) -> None:
 
 
 def agree(is_due: bool) -> bool:
-    """Whether a checkpoint is due. Of many workers the first decides for all; here is one."""
+    """Whether a checkpoint is due. With several workers the first decides for all; here is one."""
     return is_due
 
 
@@ -93,14 +93,14 @@ def _generation(folder: Path) -> int:
 
 
 def load(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
-    """Where the run stood and its arrays; None where there is no checkpoint."""
+    """The progress and the arrays that were saved; None if there is no checkpoint."""
     if not (folder / NAME).exists():
         return None
     body = read_sealed(folder / NAME, newest=FORMAT, what="checkpoint")
     if "shards" in body:
         raise StoreError(
-            f"{folder} is the checkpoint of a run of several workers; go on with as many as there "
-            "are, or one: torchrun --nproc-per-node 1 -m fieldwise train"
+            f"{folder} is the checkpoint of a run of several workers; continue with any number of "
+            "workers, even one: torchrun --nproc-per-node 1 -m fieldwise train"
         )
     try:
         return body, {name: checked(folder, said) for name, said in body.pop("arrays").items()}

@@ -1,7 +1,7 @@
-"""Writing that is whole or not at all, and JSON that knows when it was altered.
+"""Atomic writes, and JSON sealed with a checksum.
 
-Folders of ours (stores, checkpoints, models) have one JSON header that names every other file with
-its checksum. It is written last and replaced in one step; what it does not name does not count.
+Our folders (stores, checkpoints, models) have one JSON header that names every other file with its
+checksum. It is written last and replaced in one step; files it does not name are ignored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ AT_HERE, EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Say what a full disk or a forbidden folder means for the user."""
+    """Turn an OSError of writing (a full disk, no permission) into a StoreError with a remedy."""
     try:
         yield
     except OSError as error:
@@ -69,7 +69,7 @@ def _existing(path: Path) -> Path:
 
 
 def sync_folder(path: Path) -> None:
-    """The names in a folder, or the content of a file, through to the disk."""
+    """Sync to disk the names in a folder, or the content of a file."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -78,14 +78,14 @@ def sync_folder(path: Path) -> None:
 
 
 def sync_files(folder: Path) -> None:
-    """A folder whole, each file of it too."""
+    """Sync a folder and each of its files."""
     for path in [*folder.iterdir(), folder]:
         sync_folder(path)
 
 
 def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
-    """All of it or nothing: a temporary name, synced, then renamed over. Content may come in
-    pieces."""
+    """Write a file whole or not at all: under a temporary name, synced, then renamed. `content` may
+    come in pieces."""
     temporary = temporary_name(path)
     with disk_errors(path):
         sweep(path)
@@ -96,38 +96,38 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview]) 
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         finally:
-            with suppress(OSError):  # of the first problem, not of what it brings with it
+            with suppress(OSError):  # report the first error, not those that follow from it
                 temporary.unlink(missing_ok=True)
         sync_folder(path.parent)
 
 
 def array_on_disk(file: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Zeros, mapped from a file of their own for whoever has not the memory for them."""
+    """An array of zeros, mapped from a new file, for arrays that do not fit in memory."""
     with disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("wb") as made:
             n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-            if hasattr(os, "posix_fallocate"):  # a full disk ends who writes to a mapped file
+            if hasattr(os, "posix_fallocate"):  # writing to a map on a full disk kills
                 os.posix_fallocate(made.fileno(), 0, n_bytes)
             made.truncate(n_bytes)
         return np.memmap(file, dtype, "r+", shape=shape).view(np.ndarray)
 
 
 def temporary_name(path: Path) -> Path:
-    """A name of this process beside `path`, to write under what is to become it."""
+    """This process's temporary name for `path`, in the same folder."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def temporary_folder(path: Path) -> Path:
-    """The same, for a folder, and free."""
+    """This process's temporary name for a folder, with nothing there."""
     out = temporary_name(path)
-    # In a container every process may have the number of the one killed before it.
+    # In a container a process may have the same id as one that was killed before.
     shutil.rmtree(out, ignore_errors=True)
     return out
 
 
 def remove_folder(path: Path) -> None:
-    """Gone at one stroke: a kill on the way leaves it whole, or no part of it under its name."""
+    """Remove a folder atomically: after a kill it is whole, or no part of it is at `path`."""
     _remove(_left(path, "tmp"))
     aside = temporary_folder(path)
     with disk_errors(path), suppress(FileNotFoundError):
@@ -136,10 +136,10 @@ def remove_folder(path: Path) -> None:
 
 
 def replace_folder(new: Path, path: Path) -> None:
-    """Put the folder `new` in the place of `path`, which is then gone.
+    """Move the folder `new` to `path`, and delete what was there.
 
-    Linux exchanges two names at one stroke, so there is a whole folder at `path` at every instant.
-    Elsewhere there is none between two renames, and `put_back` mends what a kill leaves there.
+    Linux swaps two names atomically, so a whole folder is at `path` at every instant. Elsewhere
+    there is none between two renames; after a kill there, `put_back` repairs it.
     """
     if not path.exists():
         os.rename(new, path)
@@ -155,7 +155,7 @@ def replace_folder(new: Path, path: Path) -> None:
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Whether the system could exchange the two names."""
+    """Swap two names atomically; false if the system cannot."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
@@ -165,14 +165,14 @@ def _exchanged(one: Path, other: Path) -> bool:
 
 
 def put_back(path: Path) -> None:
-    """Put back the folder that a `replace_folder` killed half way took from `path`."""
+    """Restore the folder at `path` after `replace_folder` was killed half way."""
     for left in _left(path, "old"):
         if not path.exists():
             os.rename(left, path)
 
 
 def sweep(path: Path) -> None:
-    """Remove what killed processes left beside `path`; no other may write it meanwhile."""
+    """Remove what killed processes left beside `path`; nobody else may be writing it."""
     _remove([*_left(path, "old"), *_left(path, "tmp")])
 
 
@@ -186,7 +186,7 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 def _left(path: Path, kind: str) -> list[Path]:
-    """Files and folders of processes that are no more."""
+    """Temporary files and folders of `path` whose processes have ended."""
     name = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.{kind}")
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
     found = [(p, m) for p in beside if (m := name.fullmatch(p.name))]
@@ -199,12 +199,12 @@ def _is_running(process: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # someone else's
+        pass  # another user's
     return True
 
 
 def checksum(file: Path) -> int:
-    """CRC-32 of a whole file, read some at a time."""
+    """CRC-32 of a whole file, read in pieces."""
     total = 0
     with file.open("rb") as content:
         while piece := content.read(1 << 24):
@@ -213,7 +213,7 @@ def checksum(file: Path) -> int:
 
 
 def sealed(body: Mapping[str, Any]) -> bytes:
-    """JSON with a checksum of its content."""
+    """`body` as JSON, with a checksum of its content."""
     text = json.dumps(body, ensure_ascii=False, sort_keys=True)
     whole = {**body, "checksum": zlib.crc32(text.encode())}
     return (json.dumps(whole, ensure_ascii=False, sort_keys=True, indent=1) + "\n").encode()
@@ -222,7 +222,7 @@ def sealed(body: Mapping[str, Any]) -> bytes:
 def read_sealed(
     file: Path, *, newest: int, what: str, error: type[FieldwiseError] = StoreError
 ) -> dict[str, Any]:
-    """The content of a sealed file whose `format` is at most `newest`."""
+    """The checked content of a sealed file, whose `format` must be at most `newest`."""
     try:
         content = file.read_bytes()
     except OSError as problem:
@@ -232,7 +232,7 @@ def read_sealed(
         said = body.pop("checksum")
         version = body["format"]
         if type(version) is not int:
-            raise error(f"{file} is damaged: format {version!r} is no number")
+            raise error(f"{file} is damaged: format {version!r} is not a whole number")
         if version > newest:
             raise error(
                 f"{file}: the {what} is of format {version}, this fieldwise reads up to {newest}: "
@@ -240,7 +240,7 @@ def read_sealed(
             )
         text = json.dumps(body, ensure_ascii=False, sort_keys=True)
         if zlib.crc32(text.encode()) != said:
-            raise error(f"{file} was altered: its checksum does not fit")
+            raise error(f"{file} was altered: its checksum does not match")
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as problem:
         raise error(f"{file} is damaged: {problem}") from problem
     return body

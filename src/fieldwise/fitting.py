@@ -44,7 +44,7 @@ __all__ = [
 
 SAVING = "saving"
 
-# The paper's settings; preprocessing comes with the formats.
+# The paper's settings; its preprocessing is in the formats' schemas.
 PAPER: dict[str, dict[str, Any]] = {
     "criteo": {
         "rank_base": 1.6,
@@ -89,20 +89,20 @@ def fit_store(
     trainer: Callable[..., Fit] | None = None,
     finish: Callable[[Callable[..., FieldwiseModel]], FieldwiseModel] | None = None,
 ) -> FieldwiseModel:
-    """A model of a store, whatever its size.
+    """Train a model on a store of any size.
 
-    `validation` is the share of rows held out; None is a tenth, and no more than a million rows.
-    With crosses the rows are held in memory, and categories seen less than `min_count` times have
-    no row of their own, whatever the store has. `trainer` takes the place of `train`, and then
-    there are no crosses; `finish` gets what makes the model of its fit. The rest is as the
-    estimators have it.
+    `validation` is the share of rows held out; None is a tenth, at most a million rows. With
+    crosses the rows are held in memory, and categories seen less than `min_count` times have no row
+    of their own, whatever the store has. `trainer` replaces `train`, and excludes crosses; `finish`
+    gets a function that makes the model from the fit, and returns the model. The other parameters
+    are those of the estimators.
     """
     settings = settings or TrainSettings()
     floor = 1 if min_count is None else min_count
     crossing, combine = decide(preset, crosses, combine, floor=floor, aggregate=aggregate)
     if crossing is None and min_count is not None:
         raise SettingError(
-            f"min_count={min_count} goes with crosses; else encode the table with it"
+            f"min_count={min_count} goes with crosses; without them, encode the table with it"
         )
     if crossing is not None and trainer is not None:
         raise SettingError(
@@ -151,7 +151,7 @@ def problem_of(
     component: str = "linear",
     sampling_rate: float = 1.0,
 ) -> Problem:
-    """What there is to learn from a store; `held_out` (n_rows,) is true for the rows to judge by"""
+    """The problem that a store poses; `held_out` (n_rows,) is true for the validation rows"""
     schema = store.schema
     _check_sides(held_out)
     return Problem(
@@ -172,14 +172,13 @@ def problem_of(
 def _check_sides(held_out: np.ndarray) -> None:
     if not held_out.any() or held_out.all():
         share = f"{held_out.mean():.0%} of {len(held_out):,} rows are held out"
-        raise SettingError(f"{share}: none are left on one side of the split; change validation")
+        raise SettingError(f"{share}, so one side of the split is empty; change validation")
 
 
 def objective_of(
     schema: Schema, loss: str | None = None, combine: str = "sum", n_members: int = 1
 ) -> Objective:
-    """The objective of targets: two classes, more classes, or a number each; `loss` is that of
-    numbers."""
+    """The objective for a schema's targets; `loss` applies to those that are numbers."""
     if not schema.targets:
         raise SchemaError("there is no target to learn; name one")
     fitting = [_fitting_losses(target) for target in schema.targets]
@@ -191,7 +190,7 @@ def objective_of(
 
 
 def _fitting_losses(target: Target) -> tuple[tuple[str, ...], int]:
-    """The losses a target may have, the usual one first, and how many outputs it takes."""
+    """The losses that fit a target, the default first, and how many outputs it takes."""
     if target.kind == "numeric":
         return ("squared", "absolute", "huber", "poisson"), 1
     k = len(target.classes)
@@ -211,10 +210,9 @@ def train_table(
 ) -> FieldwiseModel:
     """Train on a table or a store and save the model as `out`.
 
-    `reading` goes to `encode`, `fitting` to `fit_store`; where that means crosses, the table is
-    encoded with all there is to cross, and `min_count` is the model's. While it runs, `.OUT.work`
-    beside the model holds the encoded table and checkpoints; `running.resume` takes up what is
-    there.
+    `reading` goes to `encode`, `fitting` to `fit_store`. With crosses the table is encoded with all
+    categories, and `min_count` applies to the model only. While it runs, `.OUT.work` beside the
+    model holds the encoded table and checkpoints, which `running.resume` continues from.
     """
     running = running or Running()
     out = Path(out)
@@ -231,13 +229,13 @@ def train_table(
 
 
 def work_folder(out: Path) -> Path:
-    """Where a run that writes `out` keeps its encoded table and checkpoints."""
+    """The folder in which a run that writes `out` keeps its encoded table and checkpoints."""
     return out.with_name(f".{out.name}.work")
 
 
 def save_result(model: FieldwiseModel, out: Path, *, overwrite: bool) -> None:
-    """Save what a run came to. A mark in its folder says that what is found at `out` later is it:
-    there was nothing before."""
+    """Save a run's model. If nothing was at `out` before, a mark in the work folder says that what
+    is found there later is this run's."""
     if not out.exists():
         mark = work_folder(out) / SAVING
         with disk_errors(mark):
@@ -245,15 +243,15 @@ def save_result(model: FieldwiseModel, out: Path, *, overwrite: bool) -> None:
             write_atomically(mark, b"")
     try:
         model.save(out, overwrite=overwrite)
-    except BaseException:  # what is found there later may be somebody else's
+    except BaseException:  # what appears there later may be another run's
         if not out.exists():
             (work_folder(out) / SAVING).unlink(missing_ok=True)
         raise
 
 
 def is_saved(out: Path, running: Running, *, overwrite: bool) -> bool:
-    """Whether a run that is resumed had saved its model and was stopped before it removed its work
-    folder; if so the folder is removed now."""
+    """Whether the run that is resumed had saved its model, and was stopped before it removed its
+    work folder; then this removes the folder."""
     put_back(out)
     sweep(work_folder(out))
     done = out.exists() and (work_folder(out) / SAVING).exists()
@@ -265,12 +263,13 @@ def is_saved(out: Path, running: Running, *, overwrite: bool) -> bool:
 
 @contextmanager
 def work_of(out: Path) -> Iterator[Path]:
-    """The folder of a run that writes `out`, gone once it is done; kept where it holds work."""
+    """The work folder of a run that writes `out`: removed at the end, kept on errors if it holds a
+    checkpoint, and on anything but a FieldwiseError."""
     work = work_folder(out)
     try:
         yield work
     except FieldwiseError:
-        if not (work / "checkpoint").exists():  # a mistake, found before there was work to lose
+        if not (work / "checkpoint").exists():  # a user's mistake, found before any training
             remove_folder(work)
         raise
     remove_folder(work)
@@ -284,7 +283,7 @@ def prepared_store(
     running: Running,
     fitting: Mapping[str, Any],
 ) -> tuple[Store, dict[str, Any]]:
-    """The encoded table of `train_table`, and what goes to `fit_store`."""
+    """The encoded table for `train_table`, and the arguments for `fit_store`."""
     if out.exists() and not overwrite:
         raise SettingError(f"{out} is there already; set overwrite=True or choose another name")
     check_replaceable(out)
@@ -306,7 +305,7 @@ def prepared_store(
         if told not in (None, kept.read_bytes()):
             raise SettingError(
                 f"{work} holds a run on another table, or one read with other options; "
-                "go on with those, or begin anew without --resume (resume=False)"
+                "use those, or start over without --resume (resume=False)"
             )
         return Store(work / "store"), fitting
     from .data.encoding import encode
@@ -317,7 +316,8 @@ def prepared_store(
 
 
 def _told(data: Any, reading: Mapping[str, Any]) -> bytes | None:
-    """A table, and how it is read; None of files that are gone. A run may go on with a copy."""
+    """JSON that identifies a table and how it is read; None if its files are gone. Without times,
+    so that a run may continue with a copy."""
     from .data.readers import identity_of
 
     table = identity_of(data, times=False)
@@ -327,17 +327,17 @@ def _told(data: Any, reading: Mapping[str, Any]) -> bytes | None:
 
 
 def plainly(things: Any) -> str:
-    """As JSON has them, the same in all processes."""
+    """JSON of `things`, the same in every process."""
     return json.dumps(things, sort_keys=True, default=_plain)
 
 
 def _plain(thing: Any) -> Any:
-    """As JSON has it; a set in one order in all processes."""
+    """What JSON has no type for: a set sorted (its order differs by process), all else as text."""
     return sorted(map(str, thing)) if isinstance(thing, (set, frozenset)) else str(thing)
 
 
 def _usual_count(reading: Mapping[str, Any]) -> int:
-    """The min_count that was given, or that of the format."""
+    """The min_count that was given, or the format's, or the default."""
     from .data.readers import format_schema
 
     known = format_schema(reading.get("format", "auto"))
@@ -354,9 +354,8 @@ def kept_store(
     running: Running,
     what: str,
 ) -> Store:
-    """The store of a table, encoded into `folder` now or by an earlier run of the same work. The
-    folder belongs to one table and one set of options: others are an error, in which `what` is the
-    name of the work."""
+    """The store of a table, encoded into `folder` now or by an earlier run. The folder belongs to
+    one table and one set of options: others are an error, which calls the work `what`."""
     from .data.readers import identity_of
 
     known = {"data": identity_of(data), **cutting, **reading}

@@ -1,4 +1,4 @@
-"""Which rows of a store are held out to judge by: some by chance, the latest, or whole
+"""Which rows of a store are held out for validation: random ones, the latest, or whole
 categories."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["default_share", "held_out_rows"]
 
 MOST_HELD_OUT = 1_000_000
-PIECE = 1 << 20  # rows whose chance is drawn at a time
+PIECE = 1 << 20  # rows drawn at a time
 
 
 def held_out_rows(
@@ -30,8 +30,8 @@ def held_out_rows(
 ) -> np.ndarray:
     """(n_rows,) true for validation rows.
 
-    random: each row by chance. time:FIELD: the latest values of a field. group:FIELD: whole
-    categories of a field, by chance.
+    random: random rows. time:FIELD: the latest values of a field. group:FIELD: whole categories of
+    a field, at random.
     """
     if not 0 < share < 1:
         raise SettingError(f"validation={share} must lie between 0 and 1")
@@ -55,7 +55,7 @@ def held_out_rows(
 
 
 def _latest(words: FieldVocabulary, share: float) -> np.ndarray:
-    """(size,) true for the codes of the latest values that hold this share of the rows."""
+    """(size,) true for the codes of the latest values, as many as hold at most `share` of rows."""
     counts = words.counts()
     labels = words.labels()
     if words.field.is_binned:
@@ -67,7 +67,7 @@ def _latest(words: FieldVocabulary, share: float) -> np.ndarray:
     after = np.cumsum(counts[order][::-1])[::-1]
     chosen = np.zeros(words.size, dtype=bool)
     chosen[order[after <= share * counts.sum()]] = True
-    chosen[0] = False  # rare values: no telling when
+    chosen[0] = False  # the rare row mixes values of all times
     if not chosen.any():
         raise SettingError(
             f"time:{words.field.name}: its latest value alone is more than {share:.0%} of the rows"
@@ -83,11 +83,11 @@ def _number(text: str | None) -> float:
 
 
 def _drawn(words: FieldVocabulary, share: float, seed: int) -> np.ndarray:
-    """(size,) true for codes drawn by chance."""
+    """(size,) true for codes drawn at random, each with probability `share`."""
     bits = np.random.Philox(np.random.SeedSequence([seed, 203])).random_raw(words.size)
     return np.asarray(bits < np.uint64(share * 2.0**64))
 
 
 def default_share(store: Store) -> float:
-    """A tenth of the rows, and no more than a million."""
+    """The default share to hold out: a tenth of the rows, at most a million of them."""
     return min(0.1, MOST_HELD_OUT / max(store.n_rows, 1))

@@ -1,15 +1,15 @@
-"""Which row and which column of the one table belongs to which field; the rules for ranks.
+"""Which rows and columns of the one table belong to which field; the rules for ranks.
 
-Rows: field i owns rows offsets[i] .. offsets[i + 1], one a category. Columns: every output has a
-block of columns for every field, one a rank: block o * m + i is starts[o * m + i] and on. The last
-columns are the biases b, one an output. Where row and column belong to the same field the entry is
+Rows: field i owns rows offsets[i] .. offsets[i + 1], one per category. Columns: every output has a
+block of r_i columns for every field i: block o * m + i begins at column starts[o * m + i]. The last
+columns are the biases b, one per output. Where row and column belong to the same field the entry is
 V, everywhere else it is U.
 
 Components: a category's model is linear over the other fields, or a small factorisation machine
-("fm"), whose pairs of other fields have columns of their own: after the r_i linear ones of a block
-come r_i of pairs.
+("fm"), whose pairs of other fields have columns of their own: in a block, r_i columns for pairs
+follow the r_i linear ones.
 
-Slots: a sample brings one row a slot. A field has one, or several where it may have many values at
+Slots: a sample has one row per slot. A field has one slot, or several if it may have many values at
 once; its slots are slot_starts[i] .. slot_starts[i + 1].
 """
 
@@ -52,7 +52,8 @@ def log_ranks(sizes: Sequence[int], base: float) -> tuple[int, ...]:
 
 
 def default_rank(sizes: Sequence[int], n_outputs: int = 1) -> int:
-    """The highest of a few whose table stays in bounds: more is better, and dearer."""
+    """The highest of RANKS whose table has at most LARGE entries, or the lowest: higher ranks are
+    better, and cost more."""
     for rank in RANKS[:-1]:
         if n_outputs * sum(sizes) * (sum(constant_ranks(sizes, rank)) + 1) <= LARGE:
             return rank
@@ -61,21 +62,21 @@ def default_rank(sizes: Sequence[int], n_outputs: int = 1) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which row and column of the table belongs to which field; `Layout.of` finds the ranks.
+    """Which rows and columns of the table belong to which field; `Layout.of` chooses the ranks.
 
     Parameters
     ----------
-    sizes : d_1 .. d_m, the categories of each field.
+    sizes : d_1 .. d_m, the number of categories of each field.
     ranks : r_1 .. r_m.
-    n_outputs : K, scores a row.
-    slots : rows that a sample brings of each field; empty is one.
-    component : "linear", or "fm".
+    n_outputs : K, scores per sample.
+    slots : rows that a sample has of each field; empty: one each.
+    component : "linear" or "fm".
     """
 
     sizes: tuple[int, ...]
     ranks: tuple[int, ...]
     n_outputs: int = 1
-    slots: tuple[int, ...] = ()  # empty: one a field
+    slots: tuple[int, ...] = ()
     component: str = "linear"
 
     def __post_init__(self) -> None:
@@ -91,17 +92,17 @@ class Layout:
             or min(self.slots, default=1) < 1
         ):
             raise SettingError(
-                f"{self.n_outputs} outputs and slots {self.slots}; there must be at least one of "
-                "each, and a number of slots a field"
+                f"{self.n_outputs} outputs and slots {self.slots}; there must be at least one "
+                "output, and at least one slot for every field"
             )
         if len(self.sizes) != len(self.ranks) or not self.sizes:
             raise SettingError(
                 f"{len(self.sizes)} sizes and {len(self.ranks)} ranks; "
-                "a layout needs one of each a field, and at least one field"
+                "a layout needs a size and a rank for every field, and at least one field"
             )
         for i, (d, r) in enumerate(zip(self.sizes, self.ranks, strict=True)):
             if d < 1 or r < 0:
-                raise SettingError(f"field {i}: size {d} and rank {r}; need 1 and 0 at least")
+                raise SettingError(f"field {i}: size {d} and rank {r}; must be at least 1 and 0")
 
     @classmethod
     def of(
@@ -115,17 +116,17 @@ class Layout:
         slots: Sequence[int] = (),
         component: str = "linear",
     ) -> Layout:
-        """The layout of fields of so many categories.
+        """The layout of fields with `sizes` categories.
 
         Parameters
         ----------
-        sizes : the categories of each field.
-        rank : of all fields; None is 32, and 16 or 8 where the table would be large.
+        sizes : the number of categories of each field.
+        rank : of all fields; None is 32, or 16 or 8 where the table would be large.
         rank_base : ranks are the logarithm of a field's size to this base instead.
         overrides : ranks of single fields, by their number.
-        n_outputs : scores a row.
-        slots : rows that a sample brings of each field.
-        component : "linear", or "fm".
+        n_outputs : scores per sample.
+        slots : rows that a sample has of each field; empty: one each.
+        component : "linear" or "fm".
         """
         rank = default_rank(sizes, n_outputs) if rank is None else rank
         ranks = constant_ranks(sizes, rank) if rank_base is None else log_ranks(sizes, rank_base)
@@ -145,7 +146,7 @@ class Layout:
 
     @cached_property
     def n_columns(self) -> int:
-        """R, the biases aside"""
+        """R, without the biases"""
         return self.n_outputs * sum(self.widths)
 
     @cached_property
@@ -160,12 +161,12 @@ class Layout:
 
     @property
     def n_slots(self) -> int:
-        """S, the rows a sample brings"""
+        """S, the rows a sample has"""
         return sum(self.slots)
 
     @property
     def n_parameters(self) -> int:
-        """Entries of the table, the biases among them."""
+        """The number of entries of the table, biases included."""
         return self.n_rows * self.width
 
     @cached_property
@@ -202,7 +203,7 @@ class Layout:
 
     @cached_property
     def slot_offsets(self) -> np.ndarray:
-        """(S,) int32, the first row of the field that every slot belongs to"""
+        """(S,) int32, the first row of each slot's field"""
         return self.offsets[self.slot_owner].astype(np.int32)
 
     @cached_property
@@ -216,7 +217,7 @@ class Layout:
         return slice(int(self.starts[at]), int(self.starts[at + 1]))
 
     def columns(self, output: int) -> slice:
-        """The columns of an output, its bias aside."""
+        """The columns of an output, without its bias."""
         first, last = output * self.n_fields, (output + 1) * self.n_fields
         return slice(int(self.starts[first]), int(self.starts[last]))
 
@@ -225,8 +226,8 @@ class Layout:
         return slice(int(self.offsets[field]), int(self.offsets[field + 1]))
 
     def cut(self, field: int, rows: slice) -> tuple[slice, slice, slice]:
-        """Of some rows those before a field's own, its own, and those after, counted from the
-        first of them."""
+        """Split `rows` into those before a field's own, its own, and those after, as slices
+        relative to the first of `rows`."""
         own, n = self.own(field), rows.stop - rows.start
         first, last = (min(max(at - rows.start, 0), n) for at in (own.start, own.stop))
         return slice(0, first), slice(first, last), slice(last, n)
@@ -236,5 +237,5 @@ class Layout:
         return codes + self.offsets[self.slot_owner]
 
     def rows_or_unseen(self, codes: np.ndarray) -> np.ndarray:
-        """The same where the table ends with a row a field for values never seen, of code -1."""
+        """Like `rows`, for a table that ends with one row per field for unseen values, code -1."""
         return np.where(codes < 0, self.n_rows + self.slot_owner, self.rows(codes))

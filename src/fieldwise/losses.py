@@ -1,7 +1,7 @@
 """Losses of scores z against a target y: value, derivatives, what z means, which y are allowed.
 
-y (n,) is 0, 1 or a share between (logistic), the number of a class (softmax), a count (poisson)
-or any number. z is (n,), but for softmax (n, classes).
+y (n,) is 0, 1 or a share between (logistic), the index of a class (softmax), a count (poisson) or
+any number. z is (n,), for softmax (n, classes).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = [
 ]
 
 Pair = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
-LARGEST = 30.0  # of a poisson score: its exponential is still a number
-LARGEST_COUNT = 1e13  # about what that is
-LARGEST_NUMBER = 1e31  # of a target's spread and of weights: thousands of them add up in float32
+LARGEST = 30.0  # poisson scores are clipped here before exponentiation
+LARGEST_COUNT = 1e13  # about exp(LARGEST)
+LARGEST_NUMBER = 1e31  # of a target's spread and of weights: float32 can sum thousands of them
 
 
 @dataclass(frozen=True)
 class Loss:
-    """value(z, y, delta) and its derivative by z (delta is huber's), the prediction that a score
-    stands for, the constant score that fits best, and the second derivative, (n,), of softmax
-    (n, classes, classes); None where there is none worth knowing."""
+    """value(z, y, delta) and its derivative by z (delta is huber's), the prediction for a score,
+    the best constant score, start(y, w), and the second derivative (n,), for softmax
+    (n, classes, classes); None if it is of no use."""
 
     name: str
     value: Pair
@@ -59,7 +59,7 @@ def softmax(z: np.ndarray) -> np.ndarray:
 
 
 def log_odds(share: float) -> float:
-    """The score whose sigmoid is this share; shares of 0 and 1 are held off infinity."""
+    """The score whose sigmoid is `share`, finite even for 0 and 1."""
     share = min(max(float(share), 1e-12), 1 - 1e-12)
     return float(np.log(share) - np.log1p(-share))
 
@@ -168,7 +168,7 @@ LOSSES = {loss.name: loss for loss in _LOSSES}  # in the order of the kernels' n
 
 
 def check_target(loss: str, y: np.ndarray) -> None:
-    """Refuse values the loss has no meaning for."""
+    """Refuse target values that the loss is not defined for."""
     if not np.isfinite(y).all():
         raise DataError("the target holds NaN or infinity; drop those rows")
     if loss == "poisson" and (y < 0).any():
@@ -176,14 +176,14 @@ def check_target(loss: str, y: np.ndarray) -> None:
     if loss == "poisson" and (y > LARGEST_COUNT).any():
         raise DataError(
             f"the target holds {y.max():g}; counts for poisson are at most {LARGEST_COUNT:g}. "
-            "Learn loss='squared', or its logarithm"
+            "Use loss='squared', or learn its logarithm"
         )
     if loss == "logistic" and ((y < 0) | (y > 1)).any():
         raise DataError("the target lies outside 0 and 1; logistic takes 0, 1 or a share between")
 
 
 def check_weight(w: np.ndarray) -> None:
-    """Refuse weights (n,) of rows that are none, or that float32 cannot hold."""
+    """Refuse row weights (n,) that are negative, not finite, all zero, or out of range."""
     wrong = ~np.isfinite(w) | (w < 0)
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -192,7 +192,7 @@ def check_weight(w: np.ndarray) -> None:
         )
     most = float(w.max(initial=0.0))
     if most == 0:
-        raise DataError("every row has a weight of zero; give some a weight of more")
+        raise DataError("every row has a weight of zero; give some a positive weight")
     if not 1 / LARGEST_NUMBER <= most <= LARGEST_NUMBER:
         raise DataError(
             f"the largest weight is {most:g}; it must lie between {1 / LARGEST_NUMBER:g} and "

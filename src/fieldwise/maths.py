@@ -1,10 +1,10 @@
-"""The paper in plain NumPy. What stands here is what "correct" means.
+"""The paper in plain NumPy: this file defines what "correct" means.
 
-Letters: m fields, field i has d_i categories and rank r_i, d and R their sums; K outputs (one, but
-for classes, tasks and members of an ensemble); S slots, one a field where no field is multi-valued.
-The table T is (d, R + K); its entry in row k and column t is V where both belong to one field, else
-U; the last columns are b. A sample is a row number of T a slot, rows (n, S), each with a value,
-values (n, S), which is 1 for a category (None: all are) and 0 for a slot that is empty.
+Letters: m fields, field i has d_i categories and rank r_i, d and R their sums; K outputs (one, or
+more for classes, tasks and members of an ensemble); S slots, one per field unless a field is
+multi-valued. The table T is (d, R + K); its entry in row k and column t is V where both belong to
+one field, else U; the last columns are b. A sample is one row number of T per slot, rows (n, S),
+each with a value, values (n, S): 1 for a category (None: all are 1), 0 for an empty slot.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ __all__ = [
 ]
 
 EPSILON = 1e-10
-PIECE = 1 << 13  # rows of a table taken to float64 at a time
+PIECE = 1 << 13  # rows of a table converted to float64 at a time
 
 
 def _parts(
     table: np.ndarray, layout: Layout, rows: np.ndarray, values: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """p (n, R), q (n, R) and what each field brings to every column, B (n, m, R + K)
+    """p (n, R), q (n, R) and each field's sum in every column, B (n, m, R + K)
 
     B_jt = sum of x T[f, t] over the slots of field j    q_t = B_jt of t's owner
     p_t = sum of the other fields' B_jt; in a column of pairs, of B_jt B_lt over pairs j < l of them
@@ -112,7 +112,7 @@ def gradient(
     """d loss / dT, given df = d loss / df_i of every sample, (n, K, m). (d, R + K)
 
     df_i/dT[f_j, t] = x_j (p_t if j is of field i else q_t) in i's columns    df_i/db[f_i] = x_i
-    In a column of pairs q_t is times what the fields other than i and j bring.
+    In a column of pairs q_t is multiplied by the sum of B over the fields other than i and j.
     """
     p, q, B = _parts(table, layout, rows, values)
     by_column = df[:, layout.output, layout.owner]  # (n, R)
@@ -145,8 +145,8 @@ def gradient_squares(
     df: np.ndarray,
     values: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The mean over samples of the squared gradient of each by the rows of a field that it has, for
-    every field, (m, R + K): what a row gains in Adagrad's state each time it is seen alone."""
+    """For every field the squared gradient of one sample by its row of that field, averaged over
+    samples, (m, R + K): what a row gains in Adagrad's state each time it is seen alone."""
     p, q, by_field = _parts(table, layout, rows, values)
     B = by_field[:, :, : layout.n_columns]
     others, by_column = B.sum(axis=1) - q, df[:, layout.output, layout.owner]
@@ -161,7 +161,7 @@ def gradient_squares(
 
 
 def local(table: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A small table, float64, of the distinct rows that rows (n, S) name; and rows (n, S) of it"""
+    """A small float64 table of only the rows that `rows` (n, S) names, and `rows` renumbered"""
     distinct, inside = np.unique(rows, return_inverse=True)
     return table[distinct].astype(np.float64), inside.reshape(rows.shape)
 
@@ -173,18 +173,18 @@ def given_others(
     field: int,
     values: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """z (n, K), and what z_o gains by an entry of one more row of a field, (n, R):
+    """z (n, K), and the slopes (n, R) by which one more row of a field would change it:
 
     z_o(with a row r of value x) = z_o + x (sum of slope_t r_t over o's columns + r_b)
 
-    No row of the field itself is in the slopes: given all others, z is linear in it.
+    The slopes do not depend on the field's own rows: given all others, z is linear in them.
     """
     if layout.is_pair.any():
         p, q, by_field = _parts(table, layout, rows, values)
         B = by_field[:, :, : layout.n_columns]
         slope = _slope(layout, field, p, q, B, B.sum(axis=1) - q)
         return _field_scores(layout, p, q, by_field).sum(axis=2), slope
-    # A slot at a time: some of the time that all rows side by side take.
+    # One slot at a time: faster than gathering all rows side by side.
     R, n = layout.n_columns, len(rows)
     S, q = np.zeros((n, layout.width), table.dtype), np.zeros((n, R), table.dtype)
     for s, i in enumerate(layout.slot_owner.tolist()):
@@ -201,7 +201,7 @@ def given_others(
 def _field(
     table: np.ndarray, layout: Layout, o: int, i: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A block's columns: all rows X (d, r), the field's own among them V (d_i, r), and b (d_i,)"""
+    """A block's columns: all rows X (d, r), of these the field's own V (d_i, r), and b (d_i,)"""
     X = table[:, layout.block(o, i)]
     return X, X[layout.own(i)], table[layout.own(i), layout.n_columns + o]
 
@@ -223,11 +223,11 @@ def penalty(table: np.ndarray, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
             C = V - v
             variance[i] += np.sum((C @ G) * C) + np.sum((b - b.mean()) ** 2)
             mean[i] += v @ G @ v + b.mean() ** 2
-    return np.maximum(variance, 0), np.maximum(mean, 0)  # zeros are, but for rounding
+    return np.maximum(variance, 0), np.maximum(mean, 0)  # rounding may leave them below 0
 
 
 def _grams(table: np.ndarray, layout: Layout) -> list[np.ndarray]:
-    """G = U^T U of every block, (r_i, r_i), one output after the other; some rows at a time"""
+    """G = U^T U of every block, (r_i, r_i), one output after the other, computed in pieces"""
     m = layout.n_fields
     blocks = [layout.block(o, i) for o in range(layout.n_outputs) for i in range(m)]
     out = [np.zeros((t.stop - t.start, t.stop - t.start)) for t in blocks]
@@ -263,7 +263,7 @@ def constrain(
     table: np.ndarray, layout: Layout, max_variance: float | None, max_mean: float | None
 ) -> None:
     """Bring every field's variance and mean within bounds, in place: V and b become
-    s_mean mean + s_variance (V - mean), with the largest s of at most 1 that do.
+    s_mean mean + s_variance (V - mean), with the largest s <= 1 that satisfy them.
     """
     variance, mean = penalty(table, layout)
     for i in range(layout.n_fields):
@@ -288,8 +288,8 @@ def _shrink(found: float, most: float | None) -> float:
 def fold(table: np.ndarray, layout: Layout, factors: np.ndarray) -> np.ndarray:
     """The table whose f_i is factors[o, i] times this one's, for every output o. (d, R + K)
 
-    U and V bear half of it each: p is a sum that has q in it less q, of which float32 leaves
-    nothing where q is far larger.
+    U and V take the square root each: p is computed as a sum that includes q, minus q, which
+    cancels in float32 where q is far larger.
     """
     out = np.array(table)
     for o in range(layout.n_outputs):
@@ -304,8 +304,8 @@ def fold(table: np.ndarray, layout: Layout, factors: np.ndarray) -> np.ndarray:
 def mean_of_outputs(table: np.ndarray, layout: Layout, n_members: int) -> tuple[np.ndarray, Layout]:
     """One model whose score is the mean of the members': their columns side by side.
 
-    Outputs are members' outputs one member after the other: K = n_members k. -> k outputs, ranks
-    n_members r_i. (A rank may then exceed d_i; it is a sum of models that keep to theirs.)
+    The K = n_members k outputs are ordered by member. -> k outputs, ranks n_members r_i. (A rank
+    may then exceed d_i: it is a sum of models whose ranks do not.)
     """
     k = layout.n_outputs // n_members
     ranks = tuple(n_members * r for r in layout.ranks)
@@ -326,7 +326,7 @@ def mean_of_outputs(table: np.ndarray, layout: Layout, n_members: int) -> tuple[
 def mean_rows(table: np.ndarray, layout: Layout, counts: np.ndarray) -> np.ndarray:
     """The mean row of every field, weighted by how often each category was seen. (m, R + K)
 
-    A field seen nowhere gets the plain mean.
+    A field never seen gets the plain mean.
     """
     shares = category_shares(layout, counts)
     out = np.empty((layout.n_fields, table.shape[1]), dtype=table.dtype)
@@ -336,7 +336,7 @@ def mean_rows(table: np.ndarray, layout: Layout, counts: np.ndarray) -> np.ndarr
 
 
 def category_shares(layout: Layout, counts: np.ndarray) -> np.ndarray:
-    """(d,) the share of each category in its field; of a field seen nowhere all the same"""
+    """(d,) the share of each category in its field; equal shares in a field never seen"""
     out = np.empty(layout.n_rows)
     for i in range(layout.n_fields):
         count = counts[layout.own(i)].astype(np.float64)
@@ -347,14 +347,14 @@ def category_shares(layout: Layout, counts: np.ndarray) -> np.ndarray:
 def starting_rows(
     seed: int, scale: float, first: int, n: int, width: int, n_biases: int
 ) -> np.ndarray:
-    """(n, width) rows `first` and on of a table at its start: U and V uniform in +-scale, b zero.
+    """(n, width) the initial rows of a table from `first` on: U and V uniform in +-scale, b zero.
 
-    The same bits on every machine. Where a row begins in the stream depends on those before it, so
-    `first` times the columns without biases must be a multiple of four.
+    The same bits on every machine. The stream advances by four numbers at a time, so `first` times
+    the columns without biases must be a multiple of four.
     """
     drawn = width - n_biases
     bits = np.random.Philox(np.random.SeedSequence([seed, 101]))
-    bits.advance(first * drawn // 4)  # four numbers a count
+    bits.advance(first * drawn // 4)  # in units of four numbers
     raw = bits.random_raw(n * drawn) >> np.uint64(40)  # 24 bits: exact in float32
     unit = raw.astype(np.float32) * np.float32(2.0**-23) - np.float32(1.0)
     out = np.zeros((n, width), np.float32)
@@ -367,8 +367,8 @@ def shared_decay(share: np.ndarray, n_rows: int, batch_size: int, strength: floa
 
     share (d,) of the n rows have category k, so pi_k = 1 - (1 - share_k)^batch of all batches do. A
     Gaussian prior of variance 1 / strength adds strength / (2 n) |T_k|^2 to the mean loss, whose
-    slope strength / n T_k is due at every step. Row k only moves in the batches it is in, so it
-    gets 1 / pi_k of it there: what is rare is pulled as often as it can be, and as hard as it must.
+    gradient strength / n T_k is due at every step. Row k only moves in the batches it is in, so it
+    gets 1 / pi_k times that there: rare rows decay less often, and more each time.
     """
     once = 1.0 / max(n_rows, 1)
     absent = batch_size * np.log1p(-np.clip(share, once, 1.0 - 1e-12))
@@ -384,7 +384,7 @@ def adagrad(
     lr: float,
     decay: float,
 ) -> None:
-    """One step in place on the rows named; decay joins the gradient before it is squared.
+    """One step in place on `rows`; decay is added to the gradient before it is squared.
 
     g = slope + decay T      state += g^2      T -= lr g / (sqrt(state) + 1e-10)
     """
@@ -423,14 +423,14 @@ def bound_terms(
 
 
 def reach(layout: Layout, weight: np.ndarray, square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How large rows are, for `bound_terms`. (m,), (m,)
+    """How large samples' values are, for `bound_terms`. (m,), (m,)
 
     rows_i = mean of ||x_i||^2 (1 + sum_{j != i} ||x_j||^2)        x_i (d_i,) field i's values
     sums_i = mean of (sum of x_i)^2 (1 + sum_{j != i} ||x_j||^2)
 
     weight and square (d,) are the means over training of a category's value and of its square.
-    Fields, and the categories of a list, are taken to come independently. Both are m where every
-    field has one category, of the value 1.
+    Fields, and the categories of a list, are treated as independent. Both are m where every field
+    has one category of value 1.
     """
     squares, sums = np.zeros(layout.n_fields), np.zeros(layout.n_fields)
     for i in range(layout.n_fields):
@@ -441,8 +441,8 @@ def reach(layout: Layout, weight: np.ndarray, square: np.ndarray) -> tuple[np.nd
     return squares * others, sums * others
 
 
-# What a model says of a sample, taken apart. Every field brings a row B_j = sum of x T[f] over its
-# slots; with mu_j its mean over training and ~B_j = B_j - mu_j,
+# How a sample's score decomposes. Every field has a row B_j = sum of x T[f] over its slots; with
+# mu_j its mean over training and ~B_j = B_j - mu_j,
 #
 #   pair_ij(A, C) = A_i . C_j in i's columns + A_i . C_j in j's columns          (A_i, C_j are rows)
 #   base   = sum_i mu_i[b] + sum_{i < j} pair_ij(mu, mu)
@@ -450,9 +450,9 @@ def reach(layout: Layout, weight: np.ndarray, square: np.ndarray) -> tuple[np.nd
 #   z      = base + sum_i main_i + sum_{i < j} pair_ij(~B, ~B)
 #
 # If fields were independent, with the distributions they have in training, every main effect would
-# have mean 0, and every pair effect mean 0 whichever of its fields is held fixed. So nothing of a
-# pair is left that one of its fields could say alone, variances add up, and the Shapley value of a
-# field is its main effect and half of its pairs.
+# have mean 0, and every pair effect mean 0 whichever of its fields is held fixed. So a pair effect
+# holds nothing that one of its fields explains alone, variances add up, and the Shapley value of a
+# field is its main effect plus half of its pairs.
 
 
 def field_means(table: np.ndarray, layout: Layout, weight: np.ndarray) -> np.ndarray:
@@ -502,15 +502,15 @@ def effects(
 
 
 def shapley(main: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """main_i + 1/2 sum_j pair_ij: what field i adds to the fields known before it, on average over
-    all orders in which fields become known. (n, K, m)"""
+    """main_i + 1/2 sum_j pair_ij: what field i adds to the fields revealed before it, on average
+    over all orders of revealing them. (n, K, m)"""
     out: np.ndarray = main + pairs.sum(axis=3) / 2
     return out
 
 
 def main_slopes(layout: Layout, mean: np.ndarray, i: int) -> np.ndarray:
-    """g (R + K, K) with main_i = ~B_i g: in i's columns what the other fields bring on average, in
-    another's columns what that field's own rows are on average, and 1 for the bias"""
+    """g (R + K, K) with main_i = ~B_i g: in i's columns the other fields' mean rows summed, in
+    another field's columns that field's own mean row, and 1 for the bias"""
     R = layout.n_columns
     slopes, mine = mean[layout.owner, np.arange(R)], np.flatnonzero(layout.owner == i)
     slopes[mine] = mean[:, mine].sum(axis=0) - mean[i, mine]
@@ -528,7 +528,7 @@ def variances(
     mean (m, R + K) is mu, square (d,) the mean over training of a category's value squared. With
     S_i the covariance of ~B_i it is g . S_i g of main_i = g . ~B_i, and of pair_ij the sum of
     S_i[s, t] S_j[s, t] over s and t in the columns of i and j. A field of one slot has one category
-    at a time; those of a list are taken to come independently.
+    at a time; those of a list are treated as independent.
     """
     m, K = layout.n_fields, layout.n_outputs
     main, pairs = np.zeros((K, m)), np.zeros((K, m, m))
@@ -552,8 +552,8 @@ def _spread(
     weight: np.ndarray,
     square: np.ndarray,
 ) -> tuple[np.ndarray, list[list[np.ndarray]], list[list[np.ndarray]]]:
-    """g . S_i g (K,) and, an output and field j at a time, what pairs need of S_i: within the
-    columns of j (r_j, r_j), and from those of i to those of j (r_i, r_j)"""
+    """g . S_i g (K,) and, for every output and field j, the parts of S_i that pairs need: within
+    the columns of j (r_j, r_j), and between those of i and j (r_i, r_j)"""
     m, K = layout.n_fields, layout.n_outputs
     blocks = [[layout.block(o, j) for j in range(m)] for o in range(K)]
     ranks = layout.widths
@@ -582,13 +582,13 @@ def _spread(
 
 
 def pieces(rows: slice) -> Iterator[slice]:
-    """Rows of a table, so many at a time that a copy in float64 is no burden."""
+    """Split rows of a table into pieces small enough to copy to float64."""
     for low in range(rows.start, rows.stop, PIECE):
         yield slice(low, min(low + PIECE, rows.stop))
 
 
 def shrinkage(y: np.ndarray, w: np.ndarray, category: np.ndarray) -> float:
-    """a = within / between, the variance of y inside a category over that of categories' means.
+    """a = within / between: the variance of y within categories over that of categories' means.
 
     Analysis of variance, with n_k = sum of w over category k, G categories and the residuals e of y
     from its mean:
@@ -597,7 +597,7 @@ def shrinkage(y: np.ndarray, w: np.ndarray, category: np.ndarray) -> float:
         between = (sum_k n_k e_k^2 - (G - 1) within) / (n - sum_k n_k^2 / n)
 
     y, w and category (n,). With prior variance `between` the posterior mean of e_k is
-    n_k e_k / (n_k + a), which is what evidence is. Between 0.5 and 10^6.
+    n_k e_k / (n_k + a), which is the evidence. Clipped to 0.5 .. 10^6.
     """
     n, e = w.sum(), y - (w @ y) / w.sum()
     groups = [category == k for k in np.unique(category)]
@@ -615,10 +615,10 @@ def shrinkage(y: np.ndarray, w: np.ndarray, category: np.ndarray) -> float:
 
 
 def evidence(y: np.ndarray, w: np.ndarray, category: np.ndarray, asked: Any) -> float:
-    """sum of w (y - mean) over the rows of the category asked for / (sum of w over them + a)
+    """sum of w (y - mean) over the rows of category `asked` / (sum of w over them + a)
 
-    y, w and category (n,) are the rows that are known: for a row of a training table those of the
-    other folds.
+    y, w and category (n,) are the known rows: for a row of a training table those of the other
+    folds.
     """
     own, mean = category == asked, (w @ y) / w.sum()
     return float(w[own] @ (y[own] - mean) / (w[own].sum() + shrinkage(y, w, category)))

@@ -28,7 +28,7 @@ def logloss(z: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
 def auc(z: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
     """The chance that a positive scores above a negative, ties counted half; NaN with one class.
 
-    A fractional y is that share of a positive and the rest of a negative.
+    A fractional y counts as that share of a positive and the rest of a negative.
     """
     order = np.argsort(z, kind="stable")
     positive, negative = (w * y)[order], (w * (1 - y))[order]
@@ -40,7 +40,7 @@ def auc(z: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
 
 
 def equal_parts(scores: np.ndarray, w: np.ndarray, n_bins: int) -> np.ndarray:
-    """(n,) which of n_bins parts of equal weight each row falls in, from low to high scores"""
+    """(n,) which of `n_bins` bins of equal weight each row falls in, in order of scores"""
     order = np.argsort(scores, kind="stable")
     done = np.cumsum(w[order])
     part = np.empty(len(scores), int)
@@ -49,7 +49,7 @@ def equal_parts(scores: np.ndarray, w: np.ndarray, n_bins: int) -> np.ndarray:
 
 
 def calibration_error(z: np.ndarray, y: np.ndarray, w: np.ndarray, n_bins: int = 20) -> float:
-    """The mean distance of predicted and observed share over bins of equal weight."""
+    """The mean gap between the predicted and the observed share, over bins of equal weight."""
     part = equal_parts(z, w, n_bins)
     gap = np.bincount(part, weights=w * (sigmoid(z) - y), minlength=n_bins)
     return float(np.sum(np.abs(gap)) / np.sum(w))
@@ -99,7 +99,7 @@ def _number_metrics(found: np.ndarray, y: np.ndarray, w: np.ndarray) -> dict[str
 def head_metrics(
     head: Head, z: np.ndarray, y: np.ndarray, w: np.ndarray | None = None
 ) -> dict[str, float]:
-    """`loss`, the mean that training minimises, and what is usually told of such a target."""
+    """`loss`, the mean that training minimises, and the usual metrics of such a target."""
     z, y = z.astype(np.float64), y.astype(np.float64)
     w = np.ones(len(y)) if w is None else w.astype(np.float64)
     loss = LOSSES[head.loss]
@@ -123,8 +123,8 @@ def measure(
     w: np.ndarray | None = None,
     names: Sequence[str] = (),
 ) -> dict[str, float]:
-    """The metrics of one head; of several those of each, with its name or number at the end, and
-    the sum of their losses."""
+    """The metrics of one head; of several, those of each, suffixed with its name or number, and
+    the sum of their losses as `loss`."""
     found = [head_metrics(h, z[k], y[:, k], w) for k, h in enumerate(heads)]
     if len(found) == 1:
         return found[0]

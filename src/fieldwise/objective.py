@@ -1,12 +1,12 @@
-"""What is minimised: which outputs there are, their losses, and how the fields' scores combine.
+"""What is minimised: the outputs, their losses, and how the fields' scores combine.
 
-A head is a target with its loss: one output, or for softmax one a class. All heads are there once a
-member of an ensemble. The scores of fields f (n, K, m) become outputs z by one of
+A head is a target with its loss: one output, or for softmax one per class. Every member of an
+ensemble has all heads. The scores of fields f (n, K, m) become outputs z by one of
 
     sum            z_o = sum_i f_oi
     weighted       z_o = sum_i u_i f_oi     u_i >= 0 are learned
     vote           every f_oi is an output with a loss of its own
-    weighted_vote  the same, and the voices count by weights found afterwards
+    weighted_vote  the same, with weights for the fields' votes that are found afterwards
 
 Losses are means over weights: sum_s w_s loss_s / sum_s w_s, summed over heads, members and votes.
 """
@@ -26,12 +26,12 @@ __all__ = ["COMBINE", "Head", "Objective"]
 
 COMBINE = ("sum", "weighted", "vote", "weighted_vote")
 TINY = 1e-12
-ROUNDS = 200  # of the search for weights of voices, which gets better with every one
+ROUNDS = 200  # of the search for weights of voices; each improves the likelihood
 
 
 @dataclass(frozen=True)
 class Head:
-    """A loss and how many outputs it takes; delta is where huber's becomes straight."""
+    """A loss and how many outputs it takes; delta is where huber's becomes linear."""
 
     loss: str = "logistic"
     size: int = 1
@@ -52,18 +52,18 @@ class Head:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether its target is brought to mean 0 and spread 1 for training."""
+        """Whether its target is scaled to centre 0 and spread 1 for training."""
         return self.loss in ("squared", "absolute", "huber")
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Heads, how often each is there (members), and how fields combine."""
+    """Heads, the number of members that have them, and how fields combine."""
 
     heads: tuple[Head, ...] = (Head(),)
     n_members: int = 1
     combine: str = "sum"
-    voices: tuple[float, ...] = ()  # of a vote, how much each field counts; empty: all the same
+    voices: tuple[float, ...] = ()  # of a vote, how much each field counts; empty: equally
 
     def __post_init__(self) -> None:
         if self.combine not in COMBINE:
@@ -94,19 +94,19 @@ class Objective:
 
     @cached_property
     def outputs(self) -> list[range]:
-        """The outputs of every head, of one member's"""
+        """The outputs of every head, within one member"""
         ends = accumulate(head.size for head in self.heads)
         return [range(end - head.size, end) for head, end in zip(self.heads, ends, strict=True)]
 
     def place_of(self, output: int) -> tuple[int, int]:
-        """Which head an output is of, and its place among that head's outputs."""
+        """The head that an output belongs to, and its place among that head's outputs."""
         for h, outputs in enumerate(self.outputs):
             if output in outputs:
                 return h, outputs.index(output)
         raise IndexError(output)
 
     def by_head(self, z: np.ndarray) -> list[np.ndarray]:
-        """Scores of a trained model, (n, K) or (n,), apart: (n,) or (n, size) a head."""
+        """Split scores of a trained model, (n, K) or (n,), by head: (n,) or (n, size) each."""
         z = z[:, None] if z.ndim == 1 else z
         return [
             z[:, outputs.start : outputs.stop] if len(outputs) > 1 else z[:, outputs.start]
@@ -153,17 +153,17 @@ class Objective:
         return losses, df, du
 
     def _voices(self, scores: np.ndarray) -> list[np.ndarray]:
-        """Of every head (n, members, size, fields); where there is no vote, as if of one field"""
+        """Scores by head, each (n, members, size, fields); without a vote as if of one field"""
         k = self.n_outputs // self.n_members
         every = scores.astype(np.float64).reshape(len(scores), self.n_members, k, -1)
         return [every[:, :, outputs.start : outputs.stop] for outputs in self.outputs]
 
     def merged(self, scores: np.ndarray) -> list[np.ndarray]:
-        """One score a head, (n,) or (n, size): the mean of members' and fields' predictions.
+        """One score per head, (n,) or (n, size), merged over members and, in a vote, fields.
 
-        scores (n, K), or of a vote (n, K, m). Members' scores are averaged as they are; a vote's
-        predictions are, by the weights of voices, and the mean is given as the score that stands
-        for it.
+        scores (n, K), or of a vote (n, K, m). Without a vote, and for numbers, scores are averaged.
+        A vote averages chances (by the weights of voices) or rates, and returns the score of the
+        mean.
         """
         out = []
         for head, z in zip(self.heads, self._voices(scores), strict=True):
@@ -180,10 +180,10 @@ class Objective:
         return out
 
     def votes(self, scores: np.ndarray) -> list[np.ndarray]:
-        """How much each class is voted for, (n, classes) a head; scores (n, K, m)
+        """The votes for each class, (n, classes) per head; scores (n, K, m)
 
-        Every field of every member chooses one. The mean chance counts for next to nothing: it
-        settles ties alone.
+        Every field of every member votes for one class. The mean chance is added with a tiny
+        weight, only to break ties.
         """
         out = []
         for head, z in zip(self.heads, self._voices(scores), strict=True):
@@ -196,8 +196,8 @@ class Objective:
         return out
 
     def with_voices(self, scores: np.ndarray, y: np.ndarray, w: np.ndarray) -> Objective:
-        """The objective with weights for the voices: those by which their mean chance makes y
-        (n, targets) likeliest, found by expectation and maximisation. scores (n, K, m), w (n,)"""
+        """The objective with weights for the voices: those whose weighted mean chance makes y
+        (n, targets) most likely, found by expectation-maximisation. scores (n, K, m), w (n,)"""
         heads = zip(self.heads, self._voices(scores), y.T, strict=True)
         chances, shares = [], []
         for head, z, target in heads:
@@ -219,7 +219,7 @@ class Objective:
         return replace(self, voices=tuple(u.tolist()))
 
     def plain(self) -> Objective:
-        """The objective of a trained model, whose members and weights are in its table."""
+        """The objective of a trained model, whose table has members and field weights in it."""
         return self if self.is_vote else Objective(self.heads)
 
     def starts(self, y: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -234,7 +234,7 @@ class Objective:
 
 
 def _chances(head: Head, z: np.ndarray) -> np.ndarray:
-    """What every field says, the mean over members: (n, members, size, fields) -> (n, fields,
+    """Every field's chances, averaged over members: (n, members, size, fields) -> (n, fields,
     classes)"""
     if head.size > 1:
         return softmax(z.swapaxes(2, 3)).mean(axis=1)

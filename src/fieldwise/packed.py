@@ -1,6 +1,6 @@
-"""A table of parameters in fewer bits. Every row has a scale of its own, and its entries are whole
-numbers of 8 bits, or halves, times that scale; biases stay float32. Scores are taken from it as it
-is (`engines.cpu.score`); `decoded` gives the float32 table that it stands for."""
+"""A table of parameters in fewer bits: each row has a scale, and its entries are int8 or float16
+times that scale; biases stay float32. `engines.cpu.score` reads it directly; `decoded` gives the
+float32 table."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 
 __all__ = ["STORAGE", "Packed", "pack"]
 
-STORAGE = {"int8": 127.0, "float16": 1.0}  # the kinds of entries, and the largest of a row
+STORAGE = {"int8": 127.0, "float16": 1.0}  # kind of entry: the largest magnitude in a row
 
 
 @dataclass(frozen=True)
 class Packed:
-    """entries (n, R) int8, or uint16 that are the bits of float16; scale (n,) and bias (n, K)
-    float32. `about` is what is known of how it was made."""
+    """entries (n, R) int8, or uint16 that hold the bits of float16; scale (n,) and bias (n, K)
+    float32. `about` says how it was made."""
 
     entries: np.ndarray
     scale: np.ndarray
@@ -31,14 +31,14 @@ class Packed:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, R + K), as of the table it stands for"""
+        """(n, R + K), the shape of the decoded table"""
         return len(self.entries), self.entries.shape[1] + self.bias.shape[1]
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def decoded(self, rows: Any = slice(None)) -> np.ndarray:
-        """Some rows, or all, (n, R + K) float32"""
+        """The float32 table (n, R + K), or some of its rows"""
         entries = self.entries[rows]
         numbers = entries if self.kind == "int8" else entries.view(np.float16)
         scaled = numbers.astype(np.float32) * self.scale[rows][:, None]
@@ -46,7 +46,7 @@ class Packed:
 
 
 def pack(table: np.ndarray, n_columns: int, kind: str) -> Packed:
-    """table (n, R + K), its biases last, with every entry to the nearest there is"""
+    """Pack table (n, R + K), biases last, rounding every entry to the nearest"""
     numbers = np.asarray(table[:, :n_columns], np.float32)
     size = np.abs(numbers).max(axis=1, initial=0.0)
     scale = np.where(size > 0, size / np.float32(STORAGE[kind]), 1).astype(np.float32)

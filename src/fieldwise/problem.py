@@ -1,4 +1,4 @@
-"""What to learn from and what to judge by, as engines take it; scores and metrics of rows."""
+"""What to train on and what to validate on, as engines take it; scores and metrics of rows."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = [
 ]
 
 SCORE_ROWS = 1 << 16
-MOST_GATHERED = 1 << 20  # rows to judge by that are kept in memory
-VOICE_ROWS = 1 << 17  # rows that the weights of a vote are found on, at most
+MOST_GATHERED = 1 << 20  # validation rows that are copied into memory, at most
+VOICE_ROWS = 1 << 17  # enough to find the weights of a vote on
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What to learn from, and what to judge by: `validation`, or the rows of `rows` that `held_out`
-    names, or nothing."""
+    """What to train on, and what to validate on: `validation`, or the rows of `rows` where
+    `held_out` is true, or nothing."""
 
     layout: Layout
     rows: Table
@@ -46,7 +46,7 @@ class Problem:
     valued: Sequence[int] = ()  # slots that carry values, the columns of the rows' values
     ordered: Sequence[int] = ()  # slots that stand for a number; trees make use of it
     objective: Objective = field(default_factory=Objective)
-    sampling_rate: float = 1.0  # share of the first class's rows that was kept
+    sampling_rate: float = 1.0  # the share of the first class's rows that was kept
     names: Sequence[str] = ()  # of several targets, for their metrics
 
     def __post_init__(self) -> None:
@@ -54,27 +54,27 @@ class Problem:
         if not 0 < self.sampling_rate <= 1 or (self.sampling_rate != 1 and not plain):
             raise SettingError(
                 f"sampling_rate={self.sampling_rate} must be more than 0 and at most 1, "
-                "and goes with two classes"
+                "and needs a target with two classes"
             )
 
     @property
     def n_counted(self) -> int:
-        """How many rows the counts are of: all that were ever trained on, where training goes on"""
+        """How many rows the counts cover: if training is continued, those of earlier runs too"""
         by_field = np.add.reduceat(self.counts, self.layout.offsets[:-1])
-        plain = by_field[np.array(self.layout.slots) == 1]  # a list is counted once a value
+        plain = by_field[np.array(self.layout.slots) == 1]  # lists count values, not rows
         return max(int((plain if len(plain) else by_field).max()), 1)
 
     @property
     def judge(self) -> tuple[Table, np.ndarray | None] | None:
-        """The rows to judge by, and which of them."""
+        """The table to validate on, and which of its rows (None: all); None without any."""
         if self.validation is not None:
             return self.validation, None
         return None if self.held_out is None else (self.rows, self.held_out)
 
 
 class EngineRows:
-    """A table whose rows are as engines take them: with a value for every slot, targets in the
-    engine's measure, and weights."""
+    """A table whose rows are as engines take them: with a value for every slot, scaled targets,
+    and weights."""
 
     def __init__(
         self, rows: Table, problem: Problem, scale: Scale, *, bagging: bool, seed: int
@@ -100,7 +100,7 @@ class EngineRows:
 
 
 def judge_rows(problem: Problem) -> tuple[Table, np.ndarray | None] | None:
-    """The rows to judge by, and which of them; gathered in memory where they are some of many."""
+    """`problem.judge`, with the rows it selects copied into memory if they are few enough."""
     judge = problem.judge
     if judge is None or judge[1] is None or np.count_nonzero(judge[1]) > MOST_GATHERED:
         return judge
@@ -108,7 +108,7 @@ def judge_rows(problem: Problem) -> tuple[Table, np.ndarray | None] | None:
 
 
 class Scorer(Protocol):
-    """What scores rows, as an `Engine` does."""
+    """Anything that scores rows the way an `Engine` does."""
 
     def scores(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray: ...
 
@@ -116,8 +116,8 @@ class Scorer(Protocol):
 def scored(
     scorer: Scorer, problem: Problem, rows: Table, only: np.ndarray | None, scale: Scale
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Scores (n, K), of a vote (n, K, m), targets and weights of the rows `only` is true for, some
-    at a time, in the targets' own measure."""
+    """Yield scores (n, K), of a vote (n, K, m), targets and weights of the rows where `only` is
+    true, in batches, in the targets' own units."""
     center, spread = scale.of_outputs(problem.objective)
     if problem.objective.is_vote:
         center, spread = center[:, None], spread[:, None]
@@ -135,7 +135,7 @@ def scored(
 def evaluate(
     engine: Engine, problem: Problem, rows: Table, only: np.ndarray | None, scale: Scale
 ) -> dict[str, float]:
-    """Metrics on the rows `only` is true for, in the targets' own measure."""
+    """Metrics on the rows where `only` is true, in the targets' own units."""
     objective = problem.objective
     found = scored(engine, problem, rows, only, scale)
     parts = [(*objective.merged(z), y, w) for z, y, w in found]
@@ -150,8 +150,8 @@ def with_voices(
     scale: Scale,
     table: np.ndarray,
 ) -> Objective:
-    """The objective with its voices weighted, from (at most some of) the rows to judge by, or to
-    train on."""
+    """The objective with weights for its voices, found on validation rows, or without any on
+    training rows."""
     fill(engine.table, table)
     engine.set_means(problem.counts)
     rows, only = judge or (problem.rows, problem.only)
@@ -166,8 +166,8 @@ def with_voices(
 
 
 def value_moments(problem: Problem) -> np.ndarray:
-    """(d, 2) the mean over all rows, as counts have them (their weights aside), of every category's
-    value and of its square"""
+    """(d, 2) the mean over all rows of every category's value and of its square; like the counts,
+    without the rows' weights"""
     layout, rows = problem.layout, problem.rows
     sums, total = np.zeros((layout.n_rows, 2)), 0
     for start in range(0, rows.n_rows, SCORE_ROWS):

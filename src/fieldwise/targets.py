@@ -1,7 +1,7 @@
-"""Targets and weights as an engine takes them, and its table as a model that predicts them.
+"""Targets and weights in the form engines take; a trained table back in the targets' own units.
 
-Targets of squared, absolute and huber are brought to mean 0 and spread 1, so that one set of steps
-suits every measure; the trained table is scaled back.
+Targets of squared, absolute and huber are scaled to centre 0 and spread 1, so that the same
+learning rates suit any unit; the trained table is scaled back.
 """
 
 from __future__ import annotations
@@ -21,40 +21,41 @@ from .objective import Head, Objective
 __all__ = ["Scale", "aggregated", "folded", "scale_of", "weights_of"]
 
 READ_ROWS = 1 << 16
-FARTHEST = 1e6  # of its spread that a target may lie from 0: scores have 7 digits
-TARGET_ROWS = 1 << 22  # rows that the outputs' starting constants are taken from, at most
+FARTHEST = 1e6  # spreads that a target's centre may lie from 0: scores have 7 digits
+TARGET_ROWS = 1 << 22  # rows that the outputs' initial constants are computed from, at most
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What the engine sees: targets as (y - center) / spread, a head each, and scores that start at
-    `offsets` (K,), in the same measure. Only targets of squared, absolute and huber are scaled."""
+    """How targets are scaled for the engine: (y - center) / spread, for each head, and the scores
+    to start from, `offsets` (K,), in that scale. For other losses than squared, absolute and huber
+    center is 0 and spread 1."""
 
     offsets: np.ndarray
     center: np.ndarray
     spread: np.ndarray
 
     def of_outputs(self, objective: Objective) -> tuple[np.ndarray, np.ndarray]:
-        """center and spread of every output, (K,)"""
+        """The center and spread of every output, (K,) each"""
         targets = [t for head, _, t in objective.copies for _ in range(head.size)]
         return self.center[targets], self.spread[targets]
 
     def of_loss(self, objective: Objective) -> float:
-        """What a loss in the engine's measure is in the target's; of several targets 1."""
+        """The factor from the engine's loss to that in the target's units; of several targets 1."""
         if len(objective.heads) > 1:
             return 1.0
         power = {"squared": 2, "huber": 2, "absolute": 1}.get(objective.heads[0].loss, 0)
         return float(self.spread[0] ** power)
 
     def scaled(self, objective: Objective) -> Objective:
-        """The objective with huber's delta in the engine's measure."""
+        """The objective with huber's delta in the engine's scale."""
         pairs = zip(objective.heads, self.spread.tolist(), strict=True)
         heads = tuple(replace(head, delta=head.delta / spread) for head, spread in pairs)
         return replace(objective, heads=heads)
 
 
 def scale_of(rows: Table, only: np.ndarray | None, objective: Objective) -> Scale:
-    """Where outputs start and in what measure targets are, from (at most some of) the rows."""
+    """The scale of targets and the scores to start from, computed from (a sample of) the rows."""
     stride = -(-rows.n_rows // TARGET_ROWS)
     targets, weights = [], []
     for start in range(0, rows.n_rows, READ_ROWS):
@@ -84,25 +85,25 @@ def scale_of(rows: Table, only: np.ndarray | None, objective: Objective) -> Scal
 
 
 def _measure(head: Head, y: np.ndarray, w: np.ndarray) -> tuple[float, float]:
-    """Where numbers lie and how far apart, which a table of float32 must be able to tell."""
+    """The center and spread of a target's numbers; refuses those that float32 cannot resolve."""
     if y.min() == y.max():
         return float(y[0]), 1.0
     center = float(LOSSES[head.loss].start(y, w))
     away = y - center
-    widest = float(np.abs(away).max())  # squares of it may be out of range
+    widest = float(np.abs(away).max())  # divided by: squares may overflow
     spread = widest * float(np.sqrt(np.sum(w * (away / widest) ** 2) / w.sum()))
-    if spread == 0:  # but for rows of no weight they are all the same
+    if spread == 0:  # all equal, except in rows of weight zero
         return center, 1.0
     if not 1 / LARGEST_NUMBER <= spread <= LARGEST_NUMBER:
         raise DataError(
-            f"the target's numbers spread over {spread:g}, and models keep them where that lies "
-            f"between {1 / LARGEST_NUMBER:g} and {LARGEST_NUMBER:g}; learn the target times a "
-            "number, or its logarithm"
+            f"the target's numbers spread over {spread:g}, which must lie between "
+            f"{1 / LARGEST_NUMBER:g} and {LARGEST_NUMBER:g}; learn the target times a number, or "
+            "its logarithm"
         )
     if abs(center) > FARTHEST * spread:
         raise DataError(
-            f"the target lies around {center:g} and spreads over {spread:g} alone, which scores "
-            f"of 32 bits cannot tell apart; subtract {center:g} and add it to predictions"
+            f"the target lies around {center:g} with a spread of only {spread:g}, too small for "
+            f"scores of 32 bits; subtract {center:g} and add it to predictions"
         )
     return center, spread
 
@@ -110,10 +111,10 @@ def _measure(head: Head, y: np.ndarray, w: np.ndarray) -> tuple[float, float]:
 def weights_of(
     batch: Mapping[str, np.ndarray], objective: Objective, *, bagging: bool, seed: int
 ) -> np.ndarray | None:
-    """(n, 1), or with bagging one for every head of every member: how often it drew the row.
+    """Weights (n, 1) or None; with bagging (n, heads of all members), times how often each member
+    drew the row.
 
-    Draws depend on the row's codes alone, so that they are the same in every epoch; equal rows are
-    drawn together.
+    Draws depend only on the row's codes, so they are the same in every epoch, and for equal rows.
     """
     weight = batch.get("weight")
     if not bagging or objective.n_members == 1:
@@ -135,7 +136,7 @@ POISSON = np.cumsum(np.exp(-1.0) / np.cumprod([1.0, *range(1, 12)]))  # P(draws 
 
 
 def _splitmix(x: np.ndarray) -> np.ndarray:
-    """A hash of 64 bits, each of which depends on all."""
+    """A 64-bit hash; every bit depends on all bits of x."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(x ^ (x >> np.uint64(31)))
@@ -148,8 +149,8 @@ def folded(
     scale: Scale,
     field_weights: np.ndarray,
 ) -> tuple[np.ndarray, Layout, Objective, np.ndarray]:
-    """The model that a trained table stands for: table, layout, objective and offsets (K,). Weights
-    of fields, the mean over members and the targets' measure are worked into the table."""
+    """The final model of a trained table: table, layout, objective and offsets (K,). Field weights,
+    the mean over members and the targets' scale are folded into the table."""
     center, spread = scale.of_outputs(objective)
     offsets = scale.offsets * spread + center
     factors = spread[:, None] * field_weights
@@ -161,9 +162,9 @@ def folded(
 
 
 def aggregated(arrays: Mapping[str, np.ndarray], heads: Sequence[Head]) -> dict[str, np.ndarray]:
-    """Each distinct row once, with the sum of weights; two-class targets become their mean.
+    """Each distinct row once, with its weights summed; two-class targets become their mean.
 
-    The order is that of first appearance.
+    Rows are in order of first appearance.
     """
     import polars as pl
 

@@ -1,5 +1,5 @@
-"""Arrays on disk as safetensors has them: written by hand, because a table may be trained where
-that package is not, and mapped rather than read."""
+"""Arrays on disk in the safetensors format, written by hand (a table may be trained where that
+package is not installed), and mapped rather than read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = {"float32": "F32", "float64": "F64", "float16": "F16", "int8": "I8"}
 
 
 def write_tensors(file: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """The length of a JSON header, the header, the numbers of one after the other."""
+    """Write tensors to a file: the length of a JSON header, the header, then their data."""
     said, end = {}, 0
     for name, rows in tensors.items():
         first, end = end, end + rows.dtype.itemsize * rows.size
@@ -43,7 +43,7 @@ def write_tensors(file: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def mapped(file: Path, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """A tensor of a safetensors file, mapped; pages are read when touched."""
+    """Map a tensor of a safetensors file; pages are read when touched."""
     kind, size = KINDS[np.dtype(dtype).name], file.stat().st_size
     try:
         with file.open("rb") as content:
@@ -59,7 +59,7 @@ def mapped(file: Path, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndar
     item = np.dtype(dtype).itemsize
     if first < 8 + length or first % item or end > size or end - first != math.prod(shape) * item:
         raise ModelError(f"{file} is damaged: {name} is at {first} to {end} of {size} bytes")
-    if 0 in shape:  # nothing is there to be mapped
+    if 0 in shape:  # an empty map is an error
         return np.zeros(shape, dtype)
-    # Copy on write: a plain writable array to the kernels, never written back.
+    # Copy on write: the kernels see a plain writable array, and nothing is written back.
     return np.memmap(file, dtype, "c", first, shape).view(np.ndarray)

@@ -1,7 +1,7 @@
-"""Combinations of fields, and what their categories are known to say.
+"""Combinations of fields, and what their categories say about the target.
 
-A *cross* is some fields taken together: user x item. Its *evidence* for a row is the shrunken mean
-residual of the rows that share its crossed category, the row's own label never among them.
+A *cross* is several fields taken together: user x item. Its *evidence* for a row is the shrunken
+mean residual of the rows with the same crossed category, never including the row's own label.
 """
 
 from typing import TYPE_CHECKING
@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["CrossedVocabulary", "Evidence", "draw_folds", "find_crosses"]
 
-__getattr__ = lazily(__name__, {"CrossedVocabulary": ".vocabulary"})  # which needs polars
+__getattr__ = lazily(__name__, {"CrossedVocabulary": ".vocabulary"})  # needs polars

@@ -1,4 +1,4 @@
-"""Numba kernels of crossed categories: which rows share one, and sums over them, fold by fold."""
+"""Numba kernels for crossed categories: which rows share one, and sums over them, fold by fold."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import numpy as np
 
 from ..engines._numba import njit
 
-# Of shrinkage. With the most, evidence is in proportion to the sum of residuals: where rows of one
-# category differ more than others do (each click was sampled with non-clicks), that sum tells.
+# Bounds of shrinkage. At the upper one evidence is proportional to the sum of residuals, which is
+# informative where rows of one category differ more than others do (each click was sampled with
+# non-clicks).
 LEAST, MOST = 0.5, 1e6
 LARGEST = float(np.finfo(np.float32).max)
 
 
 @njit(cache=True, nogil=True)
 def keys_of(codes, cross):
-    """(n,) a number for what each row has in the fields of a cross; 64 bits, so that any two of a
-    billion crossed categories share one with a chance of 3 %, of ten million with 3 in a million"""
+    """(n,) a hash of each row's codes in a cross; 64 bits, so that any two of a billion crossed
+    categories share one with a chance of 3 %, of ten million with 3 in a million"""
     n = len(codes)
     out = np.empty(n, np.uint64)
     for r in range(n):
@@ -31,8 +32,8 @@ def keys_of(codes, cross):
 
 @njit(cache=True, nogil=True)
 def grouped(keys):
-    """Of every row the number of its crossed category, in the order they are met, and the first row
-    of each."""
+    """The number of every row's crossed category, in order of appearance, and the first row of
+    each."""
     n = len(keys)
     size = 16
     while size < 2 * n:
@@ -55,7 +56,7 @@ def grouped(keys):
 
 @njit(cache=True, nogil=True)
 def placed(keys):
-    """A hash table of different keys: slots that hold their numbers, -1 where none is."""
+    """A hash table of distinct keys: slots that hold their numbers, -1 if empty."""
     size = 16
     while size < 2 * len(keys):
         size *= 2
@@ -71,7 +72,7 @@ def placed(keys):
 
 @njit(cache=True, nogil=True)
 def looked_up(keys, slots, known):
-    """(n,) the number of each key among those `known`, -1 where it is none of them"""
+    """(n,) the number of each key among `known`, -1 if it is not there"""
     mask = np.uint64(len(slots) - 1)
     out = np.empty(len(keys), np.int32)
     for r in range(len(keys)):
@@ -84,10 +85,10 @@ def looked_up(keys, slots, known):
 
 @njit(cache=True, nogil=True)
 def told(codes, members, slots, keys, evidence, weight, ends):
-    """evidence (n, c, T) and the weight (n, c) it stands on, of all crosses at once
+    """evidence (n, c, T) of all crosses, and the weight (n, c) it is based on
 
-    Those of cross k are the parts of members, slots and keys (with evidence and weight) between
-    ends[k] and ends[k + 1], (c + 1, 3); see `keys_of` and `placed`. What is not known stays 0.
+    Cross k has the parts of members, slots and keys (with evidence and weight) between ends[k] and
+    ends[k + 1], (c + 1, 3); see `keys_of` and `placed`. Unknown crossed categories have 0.
     """
     n, n_crosses, n_targets = len(codes), len(ends) - 1, evidence.shape[1]
     out = np.zeros((n, n_crosses, n_targets), np.float32)
@@ -107,7 +108,7 @@ def told(codes, members, slots, keys, evidence, weight, ends):
 
 @njit(cache=True, nogil=True)
 def as_fields(numbers, center, scale, edges, ends):
-    """codes (n, F) and values (n, F) of fields made of evidence, numbers (n, E), in turns
+    """codes (n, F) and values (n, F) of the fields made of evidence, numbers (n, E)
 
     Field k reads column k % E. With scale[k] > 0 it is linear: its value is the number, centered
     and scaled; else it has the bins of edges[ends[k] : ends[k + 1]].
@@ -171,7 +172,7 @@ def shrinkage(count, total, mean, square):
 
 @njit(cache=True, nogil=True)
 def fold_shrinkage(count, total, mean, square):
-    """a (F, T) of all folds but one; count (g, F), total (g, F, T), mean and square (F, T)"""
+    """a (F, T), each without one fold; count (g, F), total (g, F, T), mean and square (F, T)"""
     n_groups, n_folds, n_targets = total.shape
     out = np.empty((n_folds, n_targets))
     n, s = np.empty(n_groups), np.empty((n_groups, n_targets))
@@ -190,11 +191,11 @@ def fold_shrinkage(count, total, mean, square):
 
 @njit(cache=True, nogil=True)
 def held_out(group, fold, count, total, mean, shrink, rows):
-    """evidence (n, T) and weight (n,) of these rows, from the other folds alone
+    """evidence (n, T) and weight (n,) of `rows`, each from the other folds only
 
-    count (g, F), total (g, F, T), mean (F, T) and shrink (F, T) are of all folds but that one. The
-    sums run over the other folds rather than leave one out of the whole, so that no bit of a row's
-    own label is in them.
+    count (g, F) and total (g, F, T) are of each fold; mean (F, T) and shrink (F, T) of all folds
+    but that one. Sums run over the other folds, instead of subtracting one from the whole, so that
+    no bit of a row's own label is in them.
     """
     n_folds, n_targets = total.shape[1], total.shape[2]
     evidence, seen = np.empty((len(rows), n_targets), np.float32), np.empty(len(rows), np.float32)

@@ -1,7 +1,7 @@
-"""Evidence of crosses: sums over crossed categories, cross-fitted for the rows they were made of.
+"""Evidence of crosses: sums over crossed categories, cross-fitted for the training rows.
 
-For a row with crossed category k, over the rows of the other folds (for new rows over all that were
-learned from):
+For a row with crossed category k, over the rows of the other folds (for new rows, over all training
+rows):
 
     evidence = sum of w (y - mean) over the rows of k / (sum of w over them + a)
 
@@ -26,12 +26,12 @@ from ..errors import ModelError
 __all__ = ["Evidence", "Fitted", "Observed", "draw_folds", "folded_totals"]
 
 FOLDS = 10
-FORGOTTEN = 0.01  # of a row
+FORGOTTEN = 0.01  # crossed categories with less weight are dropped
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Rows that evidence is made of: codes (n, S), targets y (n, T) and weights w (n,)"""
+    """Rows to learn evidence from: codes (n, S), targets y (n, T) and weights w (n,)"""
 
     codes: np.ndarray
     y: np.ndarray
@@ -46,27 +46,27 @@ class Observed:
 
 @dataclass(frozen=True)
 class Fitted:
-    """Cross-fitted evidence (n, c, T) and the weight (n, c) it stands on."""
+    """Evidence (n, c, T) of rows, and the weight (n, c) it is based on."""
 
     evidence: np.ndarray
     seen: np.ndarray
 
 
 def draw_folds(n_rows: int, seed: int, n_folds: int = FOLDS) -> np.ndarray:
-    """(n,) a fold for every row, by chance; the same on every machine."""
+    """(n,) a random fold for every row; the same on every machine."""
     bits = np.random.Philox(np.random.SeedSequence([seed, 401])).random_raw(n_rows)
     return (bits >> np.uint64(33)).astype(np.int64) % n_folds
 
 
 def folded_totals(rows: Observed, fold: np.ndarray, n_folds: int) -> tuple[np.ndarray, np.ndarray]:
-    """mean and sum of squared residuals, (F, T) each, of all rows but those of a fold"""
+    """The mean and the sum of squared residuals, (F, T) each, of all rows but those of a fold"""
     n_targets = rows.y.shape[1]
     n = np.bincount(fold, rows.w, n_folds)
     y, y2 = np.empty((n_folds, n_targets)), np.empty((n_folds, n_targets))
     for t in range(n_targets):
         y[:, t] = np.bincount(fold, rows.w * rows.y[:, t], n_folds)
         y2[:, t] = np.bincount(fold, rows.w * rows.y[:, t] ** 2, n_folds)
-    # Each is the sum over the other folds, not the whole less one: no bit of the fold is in it.
+    # Sum over the other folds, not the whole minus one: no bit of the fold is in it.
     others = 1.0 - np.eye(n_folds)
     left = np.array([np.sum(n[row > 0]) for row in others])[:, None]
     sums = np.array([y[row > 0].sum(axis=0) for row in others])
@@ -78,7 +78,7 @@ def folded_totals(rows: Observed, fold: np.ndarray, n_folds: int) -> tuple[np.nd
 def per_cross(
     work: Callable[[Any], Any], crosses: Sequence[Any], n_jobs: int | None
 ) -> Iterator[Any]:
-    """What `work` gives of every cross, in their order, some at once."""
+    """Yield `work` of every cross, in order, computed in threads."""
     with ThreadPoolExecutor(n_jobs) as pool:
         yield from pool.map(work, crosses)
 
@@ -92,7 +92,7 @@ class _Known:
     total: np.ndarray
 
     def hashed(self) -> tuple[np.ndarray, np.ndarray]:
-        """Keys, and where they are found by `_kernels.looked_up`."""
+        """The keys, and their hash table for `_kernels.looked_up`."""
         from . import _kernels
 
         keys = _kernels.keys_of(self.codes, np.arange(self.codes.shape[1]))
@@ -106,7 +106,7 @@ class _Known:
 
 
 class Evidence:
-    """What crossed categories are known to say, of the crosses of some slots of a table's codes."""
+    """The evidence of crossed categories, for crosses of slots of a table's codes."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Evidence:
     ) -> None:
         self.crosses = tuple(tuple(cross) for cross in crosses)
         self.shrink = shrink  # (c, T)
-        self.mean = mean  # (T,) that residuals are about; None where it was not kept
+        self.mean = mean  # (T,) that residuals are from; None if it was not kept
         self._known = list(known)
 
     def __len__(self) -> int:
@@ -129,12 +129,12 @@ class Evidence:
 
     @property
     def codes(self) -> list[np.ndarray]:
-        """Of every cross the codes of its crossed categories, (g, k)."""
+        """For every cross, the codes of its crossed categories, (g, k)."""
         return [known.codes for known in self._known]
 
     @property
     def counts(self) -> list[np.ndarray]:
-        """Of every cross the weight that its crossed categories stand on, (g,)."""
+        """For every cross, the weights of its crossed categories, (g,)."""
         return [known.count for known in self._known]
 
     @classmethod
@@ -146,7 +146,7 @@ class Evidence:
         n_folds: int = FOLDS,
         n_jobs: int | None = None,
     ) -> tuple[Evidence, list[Fitted]]:
-        """The evidence, and for every assignment of rows to folds what it says of these rows."""
+        """The evidence, and for every assignment of rows to folds the rows' own, cross-fitted."""
         from . import _kernels
 
         n, n_targets = len(rows.y), rows.y.shape[1]
@@ -183,7 +183,7 @@ class Evidence:
         return cls(crosses, shrink, [known for _, known in parts], mean), fitted
 
     def of(self, codes: np.ndarray) -> Fitted:
-        """What is known of new rows."""
+        """The evidence of new rows."""
         from . import _kernels
 
         if not self.crosses:
@@ -195,7 +195,7 @@ class Evidence:
 
     @cached_property
     def _flat(self) -> tuple[np.ndarray, ...]:
-        """What `_kernels.told` takes beside codes: of all crosses, one after the other."""
+        """What `_kernels.told` takes besides codes: all crosses, one after the other."""
         keys, slots = zip(*(known.hashed() for known in self._known), strict=True)
         evidence = [self.said(k) for k in range(len(self))]
         members = [np.array(cross) for cross in self.crosses]
@@ -206,19 +206,20 @@ class Evidence:
         return (*map(np.concatenate, parts), weight, ends)
 
     def said(self, k: int) -> np.ndarray:
-        """(g, T) float32, what the crossed categories of cross k say of new rows"""
+        """(g, T) float32, the evidence of cross k's crossed categories for new rows"""
         known = self._known[k]
         found: np.ndarray = known.total / (known.count[:, None] + self.shrink[k])
         return found.astype(np.float32)
 
     def kept(self, which: Sequence[np.ndarray]) -> Evidence:
-        """With some of the crossed categories, masks (g,) a cross; the others are as never seen."""
+        """A copy with only some crossed categories, a mask (g,) for each cross; the others count as
+        never seen."""
         pairs = zip(self._known, which, strict=True)
         some = [_Known(a.codes[mask], a.count[mask], a.total[mask]) for a, mask in pairs]
         return Evidence(self.crosses, self.shrink, some, self.mean)
 
     def recoded(self, codes_of: Mapping[int, np.ndarray]) -> Evidence:
-        """The same of a table whose codes in some slots have become others."""
+        """A copy for a table whose codes in some slots have changed; `codes_of` maps old to new."""
         known = []
         for cross, one in zip(self.crosses, self._known, strict=True):
             codes = one.codes.copy()
@@ -231,9 +232,9 @@ class Evidence:
     def joined(
         self, rows: Observed, mean: np.ndarray, *, keep: float = 1.0, n_jobs: int | None = None
     ) -> Evidence:
-        """With what more rows say beside what was known, which counts `keep` times as much from now
-        on; residuals are about `mean` (T,), as before, and `a` stays. What counts for less than a
-        hundredth of a row is dropped."""
+        """A copy that has also learned from `rows`; what was known counts `keep` times as much as
+        before. Residuals are from `mean` (T,), and `a` stays. Crossed categories with a weight of
+        less than a hundredth of a row are dropped."""
         from . import _kernels
 
         together = np.zeros(len(rows.y), np.int64)

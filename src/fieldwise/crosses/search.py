@@ -1,9 +1,9 @@
-"""Which crosses are worth their evidence: pairs first, then longer ones grown from the best.
+"""Searches for useful crosses: pairs first, then longer ones grown from the best.
 
 A candidate is judged by what its cross-fitted evidence adds to that of the crosses chosen before
 (forward selection of a linear model of y, on a sample of rows), so that near copies of a chosen one
-count for nothing. Crosses are grown by one field at a time, from the chosen ones and from the best
-by themselves, as long as a longer one is chosen.
+are worth nothing. Crosses grow by one field at a time, from the chosen ones and from those best by
+themselves, as long as a longer one is chosen.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from .evidence import FOLDS, Observed, draw_folds, folded_totals, per_cross
 __all__ = ["find_crosses"]
 
 SAMPLE = 30_000  # rows on which candidates are judged
-MOST_ROWS = 1_000_000  # rows from which the evidence of candidates is made
+MOST_ROWS = 1_000_000  # rows from which the evidence of candidates is computed
 BEAM = 12  # crosses that are grown, of those chosen and of those best by themselves
-POOL = 200  # candidates of a length that stay in the running
+POOL = 200  # candidates that `add` keeps, of the old and of the new ones each
 LONGEST = 8  # fields
-PAIRS = 2_000  # at most so many are tried; of more fields, those that say most by themselves
-TRIPLES = 300  # all are tried where there are no more
+PAIRS = 2_000  # about so many are tried; with more, only those of the fields best by themselves
+TRIPLES = 300  # all are tried if there are no more
 LIMIT = 64  # crosses chosen
-# The gain of the best of c candidates without any worth is about 2 log c in units of noise. One
-# cross must be well above that, or there are none; beside it others may be a little below, for
-# models can ignore what they do not need.
+# The gain of the best of c worthless candidates is about 2 log c in units of noise. One cross must
+# be well above that, or none is chosen; then others may be a little below, because models can
+# ignore what they do not need.
 SURE, SLACK = 10.0, 2.0
 TINY = 1e-12  # no spread at all
-LEFT = 0.01  # of its variance a candidate must have beside the chosen
+LEFT = 0.01  # the share of its variance that a candidate must have left beside the chosen
 
 Cross = tuple[int, ...]
 
@@ -48,14 +48,14 @@ def find_crosses(
     n_jobs: int | None = None,
     show: bool | None = False,
 ) -> list[Cross]:
-    """Crosses of two slots or more, the most telling first. `slots` are those that may be crossed.
-    Empty where none adds to what the fields say by themselves."""
+    """The best crosses of two slots or more, best first; `slots` are those that may be crossed.
+    Empty if none adds to what the fields explain by themselves."""
     rows = _thinned(rows, seed)
     search = _Search(rows, seed, n_jobs)
     singles: list[Cross] = [(j,) for j in slots]
     search.add(singles)
     search.add(_pairs(search, singles))
-    if comb(len(slots), 3) <= TRIPLES:  # of which no two may say anything
+    if comb(len(slots), 3) <= TRIPLES:  # whose pairs may say nothing
         search.add(combinations(slots, 3))
     length, chosen = 2, search.choose(limit)
     with progress("crosses", min(longest, len(slots)), show=show) as tell:
@@ -69,7 +69,7 @@ def find_crosses(
 
 
 def _pairs(search: _Search, singles: Sequence[Cross]) -> list[Cross]:
-    """All pairs, or where they are too many those of the fields that say most."""
+    """All pairs, or if they are too many, those of the fields that are best by themselves."""
     few = int(np.sqrt(2 * PAIRS)) + 1
     kept = sorted(search.best()[:few]) if len(singles) > few else singles
     return list(combinations((slot for (slot,) in kept), 2))
@@ -82,7 +82,7 @@ def _grown(seeds: Iterable[Cross], slots: Sequence[int]) -> list[Cross]:
 
 
 def _thinned(rows: Observed, seed: int) -> Observed:
-    """The rows, or `MOST_ROWS` of them drawn by chance, in their order."""
+    """The rows, or `MOST_ROWS` of them drawn at random, in their order."""
     if len(rows.y) <= MOST_ROWS:
         return rows
     bits = np.random.Philox(np.random.SeedSequence([seed, 402])).random_raw(len(rows.y))
@@ -106,11 +106,11 @@ class _Search:
         y = rows.y[self._sample]
         y = y - weighted_sum(w, y) / w.sum()
         spread = np.sqrt(weighted_sum(w, y**2) / w.sum())
-        # Outputs count alike, each in units of its own spread.
+        # Outputs count equally, each in units of its own spread.
         self._y = self._root * y / np.where(spread > 0, spread, 1.0)
         self._n_targets = y.shape[1]
         self._pool: list[Cross] = []
-        self._columns = np.empty((len(self._sample), 0), np.float32)  # T columns a candidate
+        self._columns = np.empty((len(self._sample), 0), np.float32)  # T columns per candidate
         self._chosen: list[Cross] = []
         self._tried: set[Cross] = set()
 
@@ -119,7 +119,7 @@ class _Search:
         return len(self._tried)
 
     def add(self, crosses: Iterable[Cross]) -> None:
-        """Candidates, of which the best stay in the running."""
+        """Add candidates, and keep the best."""
         fresh = [cross for cross in crosses if cross not in self._tried]
         self._tried.update(fresh)
         if not fresh:
@@ -130,7 +130,7 @@ class _Search:
         self._columns = np.concatenate([old[1], new[1]], axis=1)
 
     def _kept(self, pool: list[Cross], columns: np.ndarray) -> tuple[list[Cross], np.ndarray]:
-        """The best by themselves, those that were chosen, and fields alone."""
+        """The candidates to keep: the best by themselves, those chosen, and single fields."""
         order = np.argsort(-self._worth(columns), kind="stable").tolist()
         chosen = set(self._chosen)
         kept = [i for i in order if pool[i] in chosen or len(pool[i]) == 1]
@@ -162,12 +162,12 @@ class _Search:
         return out.astype(np.float32)
 
     def best(self) -> list[Cross]:
-        """The candidates that say most by themselves, first."""
+        """The candidates, those that explain most by themselves first."""
         order = np.argsort(-self._worth(self._columns), kind="stable")
         return [self._pool[i] for i in order]
 
     def choose(self, limit: int) -> list[Cross]:
-        """Forward selection: again and again the candidate that adds most."""
+        """Forward selection: repeatedly take the candidate that adds most."""
         T = self._n_targets
         gram = (self._columns.T @ self._columns).astype(np.float64)
         b = (self._columns.T @ self._y).astype(np.float64)  # (c T, T)

@@ -1,12 +1,12 @@
-"""A vocabulary with crosses: the codes of a table's fields, and beside them the evidence.
+"""A vocabulary with crosses: the codes of a table's fields, and the evidence.
 
-Crosses are made of the categories as they are. In the fields of the model itself categories seen
-less than `floor` times share the rare row: what there is to know of them, evidence knows better.
+Crosses use all categories. In the model's own fields, categories seen less than `floor` times share
+the rare row: evidence knows more about them.
 
-Evidence enters the model as fields of its own, two a cross (and output): one that is linear, which
-every category's model can weigh, and one of bins. What only a function of the field-wise scores
-reads (`extras`: evidence, the logarithm of what it stands on, the numbers that categories are)
-comes after the values of fields.
+Evidence enters the model as fields of its own, two per cross (and output): a linear one, which
+every category's model can weigh, and one of bins. `extras`, which only a function of the field-wise
+scores reads (evidence, the logarithm of its weight, the numbers of numeric categories), come after
+the values of fields.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ BINS = 32
 
 
 class CrossedVocabulary(Vocabulary):
-    """`base` knows the table's own fields, `evidence` their crosses. `own` are the fields made of
-    evidence: linear ones, then as many in bins, in the order of crosses and targets; empty where
-    evidence is for `extras` alone."""
+    """`base` is the vocabulary of the table's own fields, `evidence` that of their crosses. `own`
+    are the fields made of evidence: linear ones, then as many binned ones, in the order of crosses
+    and targets; empty if evidence is only for `extras`."""
 
     def __init__(
         self,
@@ -53,20 +53,20 @@ class CrossedVocabulary(Vocabulary):
         self.numbers = _numbers(base) if with_extras else {}
 
     def with_evidence(self, evidence: Evidence) -> CrossedVocabulary:
-        """The same fields, of other evidence."""
+        """A copy with other evidence."""
         return self._with(self.base, evidence)
 
     def _with(
         self, base: Vocabulary, evidence: Evidence, own: Sequence[FieldVocabulary] | None = None
     ) -> CrossedVocabulary:
-        """One with the same settings; `own` are this one's unless given."""
+        """A copy with the same settings; `own` are this one's unless given."""
         own = self.own if own is None else own
         about: dict[str, Any] = {"floor": self.floor, "with_extras": self.with_extras}
         return CrossedVocabulary(base, evidence, own=own, **about)
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a model's header keeps of it."""
+        """What a model's header stores of it."""
         mean = self.evidence.mean
         return {
             "crosses": [list(cross) for cross in self.evidence.crosses],
@@ -89,9 +89,9 @@ class CrossedVocabulary(Vocabulary):
         return cls(base, evidence, floor=about["floor"], own=own, with_extras=about["with_extras"])
 
     def grown(self, base: Vocabulary) -> tuple[CrossedVocabulary, dict[int, np.ndarray]]:
-        """With the categories of `base`, to which this one's base has grown, and of some slots the
-        codes that base's have become: categories with a row keep theirs, then come those that now
-        have enough for one, then the others."""
+        """A copy for `base`, which has grown from this one's base, and for the slots that were
+        renumbered the new code of every code of `base`: categories with a row keep it, then come
+        those now seen often enough for one, then the others."""
         fields: list[FieldVocabulary] = []
         codes_of: dict[int, np.ndarray] = {}
         places = slot_positions(base.schema.slots)
@@ -108,7 +108,7 @@ class CrossedVocabulary(Vocabulary):
     def with_category(self, j: int, key: str | None, count: int) -> CrossedVocabulary:
         old = self.base.fields[j]
         known = old.entries.filter(pl.col("category").eq_missing(pl.lit(key, pl.String)))
-        # It counts as often as categories with a row do, or it would have none.
+        # Raise its count to `floor`, or it would have no row.
         count = max(count, self.floor - int(known["count"].sum()))
         fields = [*self.base.fields]
         fields[j] = old.counted(key, count, code=None if known["code"].max() else old.size)
@@ -120,8 +120,8 @@ class CrossedVocabulary(Vocabulary):
     def learned_more(
         self, evidence: Evidence, counts: np.ndarray, keep: float
     ) -> CrossedVocabulary:
-        """With other evidence. To the counts of the fields made of it, `keep` times as large as
-        before, are added `counts`: those of all their codes, one field after the other."""
+        """A copy with other evidence. The counts of the fields made of evidence are multiplied by
+        `keep`, and `counts`, for all their codes one field after the other, are added."""
         own, at = [], 0
         for words in self.own:
             seen = counts[at : at + words.size][words.entries["code"].to_numpy()]
@@ -142,7 +142,7 @@ class CrossedVocabulary(Vocabulary):
 
     @property
     def extra_parents(self) -> list[tuple[str, ...]]:
-        """The fields each of the extras is of."""
+        """The fields that each of the extras comes from."""
         if not self.with_extras:
             return []
         evidence = [parents for parents in self.parents for _ in range(self.evidence.n_targets)]
@@ -159,7 +159,7 @@ class CrossedVocabulary(Vocabulary):
         values: np.ndarray,
         found: Fitted,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """codes (n, S) and values of the table's own fields -> those of all fields; extras after"""
+        """codes (n, S) and values of the table's own fields -> those of all fields, then extras"""
         n = len(codes)
         flat = found.evidence.reshape(n, -1)
         coarse = np.where(codes >= self._sizes, 0, codes)
@@ -174,7 +174,7 @@ class CrossedVocabulary(Vocabulary):
         )
 
     def _as_fields(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """codes (n, F) of the fields made of evidence, and values of those that are linear"""
+        """Codes (n, F) of the fields made of evidence, and the values of the linear ones"""
         if not self.own:
             return np.zeros((len(flat), 0), np.int32), np.zeros((len(flat), 0), np.float32)
         from . import _kernels
@@ -184,7 +184,7 @@ class CrossedVocabulary(Vocabulary):
 
     @cached_property
     def _fields(self) -> tuple[np.ndarray, ...]:
-        """What `_kernels.as_fields` takes beside numbers."""
+        """What `_kernels.as_fields` takes besides numbers."""
         own = [words.scaling if words.field.is_linear else (0.0, 0.0) for words in self.own]
         center, scale = np.ascontiguousarray(np.transpose(own), np.float64)
         edges = [np.array(words.field.edges or (), np.float64) for words in self.own]
@@ -193,7 +193,7 @@ class CrossedVocabulary(Vocabulary):
 
 
 def parents_of(schema: Schema, crosses: Sequence[Sequence[int]]) -> list[tuple[str, ...]]:
-    """Slots to the names of their fields."""
+    """The field names of every cross of slots."""
     places = zip(schema.names, slot_positions(schema.slots), strict=True)
     names = {slot: name for name, place in places for slot in place}
     return [tuple(names[slot] for slot in cross) for cross in crosses]
@@ -202,7 +202,7 @@ def parents_of(schema: Schema, crosses: Sequence[Sequence[int]]) -> list[tuple[s
 def evidence_fields(
     schema: Schema, crosses: Sequence[Sequence[int]], fitted: Sequence[Fitted]
 ) -> list[FieldVocabulary]:
-    """The fields that evidence enters a model as, measured on the rows it is trained on."""
+    """The fields through which evidence enters a model, measured on its training rows."""
     flat = np.concatenate([f.evidence.reshape(len(f.evidence), -1) for f in fitted])
     n_targets = flat.shape[1] // max(len(crosses), 1)
     names = [
@@ -246,7 +246,7 @@ def _binned_fields(
 
 
 def unlike(name: str, taken: set[str]) -> str:
-    """The name, with marks behind it until it is none of those taken; now it is one of them."""
+    """The name, with primes appended until it is not in `taken`; adds it there."""
     while name in taken:
         name += "'"
     taken.add(name)
@@ -254,9 +254,9 @@ def unlike(name: str, taken: set[str]) -> str:
 
 
 def _coarser(words: FieldVocabulary, floor: int) -> FieldVocabulary:
-    """With rows only for categories seen at least `floor` times. Codes stay: they go down with
-    counts, so the others come last. Where rows were appended later, rarer categories may stand
-    before the last frequent one, and keep their rows."""
+    """A copy with rows only for categories seen at least `floor` times. Codes stay: they are in
+    order of falling counts, so the others come last. If rows were appended later, rarer categories
+    may come before the last frequent one, and keep their rows."""
     if floor <= 1 or not words.field.is_counted:
         return words
     last = pl.col("code").filter(pl.col("count") >= floor).max().fill_null(0)
@@ -265,7 +265,7 @@ def _coarser(words: FieldVocabulary, floor: int) -> FieldVocabulary:
 
 
 def _rows_first(words: FieldVocabulary, n_rows: int, floor: int) -> np.ndarray:
-    """(size,) a new code for every code: the first n_rows stay, then come categories seen at least
+    """(size,) the new code of every code: the first n_rows stay, then come categories seen at least
     `floor` times, then the others"""
     enough = words.counts()[n_rows:] >= floor
     order = n_rows + np.argsort(~enough, kind="stable")
@@ -275,8 +275,8 @@ def _rows_first(words: FieldVocabulary, n_rows: int, floor: int) -> np.ndarray:
 
 
 def _numbers(words: Vocabulary) -> dict[str, tuple[int, np.ndarray]]:
-    """For every field whose categories are numbers its slot, and a number for each code: its value
-    or the place of its bin. Rare, missing and unseen (the last) have NaN."""
+    """For every field whose categories are numbers, its slot and the number of each code: its value
+    or its bin's position. Rare, missing and unseen (the last) have NaN."""
     out = {}
     for f, place in zip(words.fields, slot_positions(words.schema.slots), strict=True):
         field = f.field

@@ -1,4 +1,4 @@
-"""Tables in: readers, schema, encoder, store, datasets.
+"""Reading tables: readers, schema, encoder, store, datasets.
 
 any table -> open_source -> infer_schema(profile(...)) -> encode -> Store -> Batches
 """

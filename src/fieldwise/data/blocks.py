@@ -1,7 +1,6 @@
-"""Files of text as blocks of bytes that end between rows, plain or compressed.
+"""Text files, plain or compressed, as blocks of bytes that end between rows.
 
-Cutting the bytes ourselves keeps memory bounded, tells how far a file is read, and lets an error
-name its row.
+Cutting the bytes ourselves bounds memory, shows progress, and lets an error name its row.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ __all__ = [
 ]
 
 BLOCK = 16 << 20  # bytes of text parsed at a time: fastest of 4..32 MiB
-UNPACKED = 4 << 20  # bytes of a compressed file at a time
+UNPACKED = 4 << 20  # bytes decompressed at a time
 LONGEST_ROW = 256 << 20
 BOM = b"\xef\xbb\xbf"
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -50,13 +49,13 @@ MAGIC = {
 
 @contextmanager
 def read_errors(path: Path) -> Iterator[None]:
-    """A file that cannot be opened or read, in one line."""
+    """Turn errors of opening or reading a file into a DataError of one line."""
     try:
         yield
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # a zero byte, or what is no text
-        raise DataError(f"{str(path)!r} is no path: {error}") from error
+    except ValueError as error:  # a zero byte, or not UTF-8
+        raise DataError(f"{str(path)!r} is not a path: {error}") from error
 
 
 def is_compressed(path: Path) -> bool:
@@ -66,23 +65,23 @@ def is_compressed(path: Path) -> bool:
 
 
 def total_size(paths: Sequence[Path]) -> float | None:
-    """The bytes of files together; None where one is compressed, for it has no size to go by."""
+    """The total bytes of files; None if one is compressed: its content's size is unknown."""
     if any(map(is_compressed, paths)):
         return None
     return float(sum(path.stat().st_size for path in paths))
 
 
 def row_name(number: int) -> str:
-    """What a person calls a row, counted from 1; 0 is the header."""
+    """The name of a row for error messages, counted from 1; 0 is the header."""
     return f"row {number:,}" if number else "the header"
 
 
 def _decompressed(path: Path) -> Iterator[bytes]:
-    """What a gz or zst file holds, some at a time."""
+    """Yield the content of a gz or zst file in pieces."""
     try:
         with path.open("rb") as file:
             head = file.read(2)
-        if head == GZIP:  # whose checksums polars leaves aside
+        if head == GZIP:  # polars does not check its checksums
             with gzip.open(path) as content:
                 while piece := content.read(UNPACKED):
                     yield piece
@@ -95,17 +94,17 @@ def _decompressed(path: Path) -> Iterator[bytes]:
 
 
 def _last_row_end(block: bytes, quote: bool) -> int:
-    """Where the last whole row ends: after a newline that stands outside quotes; 0 if none does."""
+    """Where the last whole row ends: after the last newline outside quotes; 0 if there is none."""
     end = block.rfind(b"\n")
-    # An odd number of quotes ahead: the newline is inside a cell, and so is every one back to the
-    # quote that opened it.
+    # After an odd number of quotes a newline is inside a cell, and so are those back to the quote
+    # that opened it.
     while quote and end >= 0 and block.count(b'"', 0, end) % 2:
         end = block.rfind(b"\n", 0, block.rfind(b'"', 0, end))
     return end + 1
 
 
 def first_row_end(block: bytes, quote: bool) -> int:
-    """Where the first row ends, after its newline; 0 where it does not end."""
+    """Where the first row ends, after its newline; 0 if it does not end."""
     end = block.find(b"\n")
     while quote and end >= 0 and block.count(b'"', 0, end) % 2:
         end = block.find(b"\n", end + 1)
@@ -113,7 +112,7 @@ def first_row_end(block: bytes, quote: bool) -> int:
 
 
 def byte_blocks(path: Path, *, quote: bool, size: int = BLOCK) -> Iterator[tuple[bytes, float]]:
-    """The file's bytes in blocks of whole rows, each ending with a newline, and how far it is."""
+    """Yield a file's bytes in blocks of whole rows, each ending with a newline, and bytes read."""
     if is_compressed(path):
         yield from _compressed_blocks(path, quote)
         return
@@ -162,12 +161,12 @@ def _too_long(path: Path, n_bytes: int) -> None:
     if n_bytes > LONGEST_ROW:
         raise DataError(
             f"{path}: no end of a row within {n_bytes >> 20} MiB; "
-            "a quote may be left open, or this is no table of text"
+            "a quote may be left open, or this is not a text table"
         )
 
 
 def text_head(path: Path) -> bytes:
-    """The first 64 KiB, decompressed; raises where it is no text."""
+    """The first 64 KiB, decompressed; raises if they are not text."""
     if is_compressed(path):
         head = next(_decompressed(path), b"")[: 1 << 16]
     else:
@@ -189,16 +188,16 @@ def text_head(path: Path) -> bytes:
 
 
 def outside_quotes(block: bytes) -> np.ndarray:
-    """For every byte whether an even number of quotes stands ahead of it or at it."""
+    """For every byte whether the number of quotes up to and including it is even."""
     flat = np.frombuffer(block, dtype=np.uint8)
     outside: np.ndarray = np.cumsum(flat == ord('"'), dtype=np.int32) % 2 == 0
     return outside
 
 
 def misplaced_quote(block: bytes, separator: str) -> int | None:
-    """Where a quote stands inside a cell that is not quoted, or before a quoted cell's end.
+    """Where a quote is inside an unquoted cell, or before a quoted cell's end; None if nowhere.
 
-    Such a quote turns what is inside and outside around for all that follows.
+    Such a quote swaps inside and outside for all that follows.
     """
     flat = np.frombuffer(b"\n" + block + b"\n", dtype=np.uint8)
     where = np.flatnonzero(flat == ord('"'))
@@ -214,15 +213,15 @@ def misplaced_quote(block: bytes, separator: str) -> int | None:
 
 
 def without_blank_rows(block: bytes, quote: bool) -> bytes:
-    """Empty lines between rows dropped; those inside a quoted cell stay."""
-    # Every other piece between quotes lies outside a cell.
+    """The block without empty lines between rows; those inside a quoted cell stay."""
+    # Every other piece between quotes is outside quoted cells.
     pieces = block.split(b'"') if quote else [block]
     pieces[::2] = [re.sub(rb"(\r?\n)(?:\r?\n)+", rb"\1", piece) for piece in pieces[::2]]
     return re.sub(rb"\A(?:\r*\n)+", b"", b'"'.join(pieces))
 
 
 def explain_bytes(block: bytes, path: Path, row: int) -> None:
-    """Raise where the block, which comes after so many rows, is no UTF-8; row -1 is the header."""
+    """Raise if a block is not UTF-8, naming the row; `row` rows precede it, -1 is the header."""
     try:
         block.decode("utf-8")
     except UnicodeDecodeError as error:

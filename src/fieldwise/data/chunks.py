@@ -1,4 +1,4 @@
-"""A table a piece at a time: what a piece knows of where it came from, and work on many at once."""
+"""Tables in pieces: `Chunk` and `Source`, and running work on pieces in threads."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 CHUNK_ROWS = 1 << 17
-# What polars raises over bytes that are no sound file; a panic of it is no Exception even.
+# What polars raises for damaged files; its panics are not even an Exception.
 UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
-# Ours have one a byte or fewer. What claims more is no vocabulary but a trap for memory.
+# Our files have at most one row per byte; one that claims far more is made to exhaust memory.
 ROWS_A_BYTE = 64
 
 
 def unpacked(content: bytes) -> pl.DataFrame:
-    """A Parquet file of ours, read once its rows are known to fit its size."""
+    """The frame in one of our Parquet files; refuses one with far more rows than bytes."""
     n_rows = pl.scan_parquet(io.BytesIO(content)).select(pl.len()).collect().item()
     if n_rows > ROWS_A_BYTE * len(content):
         raise ValueError(f"{n_rows:,} rows in {len(content):,} bytes")
@@ -33,39 +33,40 @@ def unpacked(content: bytes) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows of a table. `done` is how much of the source was read, in the source's unit."""
+    """Some rows of a table. `done` is how much of the source was read, in the unit of `total`."""
 
     frame: pl.DataFrame
-    where: str = ""  # the file, empty for a table in memory
+    where: str = ""  # the file; empty for a table in memory
     first_row: int = 0  # of the frame within the file
     done: float = 0
 
     def locate(self, row: int) -> str:
-        """Row numbers count data rows from 1, the header aside."""
+        """The name of a row for error messages; data rows count from 1, without the header."""
         number = f"row {self.first_row + row + 1:,}"
         return f"{self.where}, {number}" if self.where else number
 
 
 class Source(Protocol):
-    """A table that can be read again and again, a chunk at a time."""
+    """A table that can be read repeatedly, a chunk at a time."""
 
     name: str
     columns: list[str]
-    total: float | None  # of `Chunk.done`, where it is known beforehand
-    target: str | None  # the column to learn, where the format says which
-    kinds: Mapping[str, str]  # of columns, where the format says so
+    total: float | None  # what `Chunk.done` ends at, if known beforehand
+    target: str | None  # the column to learn, if the format says which
+    kinds: Mapping[str, str]  # of columns, if the format says so
 
     def chunks(self) -> Iterator[Chunk]: ...
 
 
 def in_parallel(work: Callable[[A], B], items: Iterable[A]) -> list[B]:
-    """One call an item on polars' number of threads: polars and NumPy leave the GIL in them."""
+    """Call `work` on every item, on as many threads as polars has: polars and NumPy release the
+    GIL."""
     with ThreadPoolExecutor(max(1, pl.thread_pool_size())) as pool:
         return list(pool.map(work, items))
 
 
 def ahead(items: Iterable[A]) -> Iterator[A]:
-    """The same items, the next one made in a thread while this one is used."""
+    """Yield the same items, making the next one in a thread while one is used."""
     iterator, end = iter(items), object()
     with ThreadPoolExecutor(1) as pool:
         waiting: Any = pool.submit(next, iterator, end)

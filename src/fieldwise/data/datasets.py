@@ -1,4 +1,4 @@
-"""Tables to try things on: the flights that come with the package."""
+"""Example data: the table of flights that comes with the package."""
 
 from __future__ import annotations
 

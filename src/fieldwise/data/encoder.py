@@ -23,7 +23,7 @@ from .shuffle import wide_values
 
 __all__ = ["FieldEncoder"]
 
-EMPTY_CODE = -2  # of a list that is shorter than others, in what `transform` gives
+EMPTY_CODE = -2  # in `transform`'s output, for the empty slots of shorter lists
 
 
 class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -31,16 +31,15 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    kinds : what a column is, where the guess is wrong: a dict of column to "category", "numeric",
-        "time", "quantile", "log2", "linear", or for text with several values "list:" and what is
-        between them.
+    kinds : a dict of column to kind, where the guess is wrong: "category", "numeric", "time",
+        "quantile", "log2", "linear", or for text with several values "list:" and the separator.
     drop : columns to leave out.
     min_count : categories seen less often share the field's rare row, code 0.
     unseen : "mean" (code -1), "rare" (code 0) or "error", for values never seen in training.
-    n_bins : quantile bins of a numeric field, at most.
-    fields : dict of field to settings of that field alone, such as {"age": {"edges": (18, 65)}}.
-    resolutions : numbers in bins are fields of finer bins too, and whole ones that repeat of their
-        values.
+    n_bins : the most quantile bins of a numeric field.
+    fields : a dict of field to settings of that field alone, such as {"age": {"edges": (18, 65)}}.
+    resolutions : add a field of finer bins for every number cut into quantile bins, and one of its
+        values if they are whole and repeat.
     schema : a whole `Schema` instead of all of the above.
 
     Attributes
@@ -81,11 +80,11 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def fit_transform(self, X: Any, y: Any = None, **_: Any) -> np.ndarray:
-        """fit and transform, without looking everything up a second time."""
+        """Fit and transform in one pass."""
         return self._output(*self.fit_codes(X))
 
     def fit_codes(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """fit, and codes (n, S) and values (n, valued slots) as a store has them."""
+        """Fit, and return codes (n, S) and values (n, valued slots) as a store has them."""
         codes, values = map(np.concatenate, zip(*self._learn(X), strict=True))
         return codes, values
 
@@ -97,7 +96,7 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return codes, values
 
     def _learn(self, X: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Learns, then gives the rows' codes and values, a chunk at a time."""
+        """Learn, then return an iterator of the rows' codes and values, a chunk at a time."""
         self._columns: list[str] = []
         source = self._source(X, reset=True)
         schema = self._chosen_schema(source)
@@ -125,13 +124,13 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         plain = FieldEncoder()
         for name in ("kinds", "drop", "min_count", "unseen", "n_bins", "fields", "resolutions"):
             if getattr(self, name) != getattr(plain, name):
-                raise SchemaError(f"{name}={getattr(self, name)!r} has no say beside a schema")
+                raise SchemaError(f"{name}={getattr(self, name)!r} has no effect beside a schema")
         check_names(self.schema.columns, source.columns, "column")
         return self.schema
 
     def partial_fit(self, X: Any, y: Any = None) -> FieldEncoder:
-        """Learn from more rows. New categories come after those that are there; a rare one that
-        has now been seen often enough gets a row of its own. No code moves."""
+        """Learn from more rows. New categories come after the old ones; a rare one that has now
+        been seen often enough gets a row of its own. Codes that are not rare stay the same."""
         if not hasattr(self, "vocabulary_"):
             return self.fit(X, y)
         learner = Learner(self.schema_, self.vocabulary_)
@@ -145,7 +144,7 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self.vocabulary_.schema
 
     def transform(self, X: Any) -> np.ndarray:
-        """codes (n, m), and more columns where there are lists"""
+        """codes (n, m), with more columns for lists"""
         return self._output(*self.codes(X))
 
     def _output(self, codes: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -169,7 +168,7 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def inverse_transform(self, X: Any) -> Any:
         """Codes back to values: a polars frame, or pandas after set_output(transform="pandas").
 
-        Missing, rare and unseen give null, a bin its middle, a linear field its value, a list's
+        Missing, rare and unseen become null, a bin its middle, a linear field its value, a list's
         columns a list.
         """
         check_is_fitted(self)
@@ -186,7 +185,7 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         wide[:, lists] = array[:, lists] != EMPTY_CODE
         array[:, linear] = np.isnan(wide[:, linear])
         if not np.array_equal(array, np.round(array)):
-            raise DataError("codes must be whole numbers, but for linear fields")
+            raise DataError("codes must be whole numbers, except for linear fields")
         codes = array.astype(np.int32)
         decoded = self.vocabulary_.decode(codes, wide[:, self.schema_.valued])
         config = getattr(self, "_sklearn_output_config", {})
@@ -237,10 +236,10 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 f"Found array with 0 {what} (shape={tuple(shape)}) while a minimum of 1 "
                 "is required."
             )
-        frame = to_frame(X)  # before scikit-learn looks, for our own errors
+        frame = to_frame(X)  # before scikit-learn's checks, so that our errors come first
         validate_data(self, X, reset=reset, skip_check_array=True)
         if not reset and not hasattr(X, "columns") and not hasattr(X, "__arrow_c_stream__"):
-            # Columns without names are those of the same place.
+            # Columns without names are matched by position.
             frame = frame.rename(dict(zip(frame.columns, self._columns, strict=True)))
         return frame
 

@@ -1,8 +1,8 @@
-"""From any table to a store: every row is coded provisionally, then settled.
+"""From any table to a store: rows get provisional numbers, then codes.
 
-Reading and parsing is the dear part, so the table is not read again once the counts are known:
-provisional numbers are written beside the store and turned into codes in a last pass. Where the
-schema is not known, one reading goes ahead to infer it.
+Reading and parsing is the expensive part, so the table is not read again once the counts are known:
+provisional numbers are written beside the store and turned into codes in a last pass. Without a
+schema, one more pass before infers it.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def schema_of(
     show: bool | None = False,
     **settings: Any,
 ) -> Schema:
-    """The schema of a named format, or the one inferred from a look at every column.
+    """The schema of a named format, or one inferred from the columns' profiles.
 
-    `profiles` is that look, where it was taken before. `resolutions` is of what is inferred.
+    `profiles` are computed unless given. `resolutions` applies to what is inferred.
     """
     settings = {k: v for k, v in settings.items() if v is not None}
     if isinstance(drop, str):
@@ -89,7 +89,7 @@ def _named(
     target: str | Sequence[str] | None,
     drop: Sequence[str],
 ) -> Schema:
-    """A format's own schema, less what is dropped."""
+    """A format's own schema, without dropped columns."""
     label = known.target.column if known.target else None
     if names_of(target) not in ([], [label]):
         raise SchemaError(f"{format} knows its target, {label!r}; leave it out or read it as csv")
@@ -125,32 +125,32 @@ def encode(
 
     Parameters
     ----------
-    data : a path, a glob, a list of paths, a frame, anything that holds a table.
+    data : a path, a glob, a list of paths, a frame: anything that holds a table.
     out : the folder of the store, or a URL.
     target : the column to learn, or several.
     trials : where the target counts successes (clicks): the column of trials (impressions).
-    schema : what every column is, instead of what is guessed.
+    schema : what every column is, instead of guessing.
     format : "auto", "csv", "tsv", "parquet", "arrow", "libffm", "libsvm", "criteo" or "avazu".
     weight : the column of sample weights.
     drop : columns to leave out.
-    kinds : what a column is, where the guess is wrong; see `FieldEncoder`.
-    separator : between cells of text; None finds it.
-    quote : whether a quote in text means anything.
-    null_words : texts that mean that there is no value.
-    overwrite : replace a store that is there.
-    append : add rows to a store that is there: its codes stay, new categories come after.
-    start : a vocabulary whose schema and codes a new store has in the same way.
-    over : calls a function for each of many items, where it likes, and gives the results in their
-        order: then every file of the table is read by itself.
-    show : a bar; None shows one on a terminal.
-    settings : of all fields: min_count, unseen, n_bins, pooling, max_values, and of numbers
-        resolutions; see `FieldEncoder`.
+    kinds : a dict of column to kind, where the guess is wrong; see `FieldEncoder`.
+    separator : between cells of text; None detects it.
+    quote : whether quotes in text are special.
+    null_words : texts that mean "no value".
+    overwrite : replace an existing store.
+    append : add rows to an existing store: its codes stay, new categories come after.
+    start : a vocabulary whose schema and codes a new store keeps.
+    over : a parallel map: calls a function on many items, wherever it likes, and returns the
+        results in order. With it every file of the table is read separately.
+    show : a progress bar; None shows one on a terminal.
+    settings : for all fields: min_count, unseen, n_bins, pooling, max_values and resolutions; see
+        `FieldEncoder`.
     """
     given = {k: v for k, v in locals().items() if k not in ("data", "out", "settings")}
     if is_remote(out):
         return _encoded_there(data, str(out), {**given, **settings})
     if over is not None and (append or start is not None):
-        raise SettingError("a table that is added to another is read in one process")
+        raise SettingError("append and start read the table in one process; leave out over")
     if start is not None:
         if append or schema is not None:
             raise SettingError("start has a schema of its own; leave out append and schema")
@@ -195,7 +195,7 @@ def encode(
 
 
 def _encoded_there(data: Any, url: str, options: Mapping[str, Any]) -> Store:
-    """A store on another file system: made here, then sent."""
+    """Encode into a store on another file system: made here, then uploaded."""
     if options["append"] or (not options["overwrite"] and is_there(url)):
         raise StoreError(f"{url} holds a store already; overwrite it or choose another place")
     with tempfile.TemporaryDirectory() as folder:
@@ -207,11 +207,11 @@ def _encoded_there(data: Any, url: str, options: Mapping[str, Any]) -> Store:
 def _writer(
     out: str | Path, schema: Schema, store: Store | None, *, overwrite: bool
 ) -> StoreWriter:
-    """What writes a new store, or more rows into the one that is there."""
+    """A writer of a new store, or one that appends to `store`."""
     if store is not None:
         return StoreWriter.append(store)
     widths = {
-        "codes": sum(schema.slots),  # those of lists are known when all rows have been seen
+        "codes": sum(schema.slots),  # lists are widened once all rows have been read
         "values": len(schema.valued),
         "target": len(schema.targets),
         "weight": int(schema.is_weighted),
@@ -259,24 +259,24 @@ class _Part:
 
 
 def _parts(data: Any, source: Source, options: Mapping[str, Any]) -> list[_Part]:
-    """Every file of a table that other processes read a part of."""
+    """The files of a table, each to be read by another process."""
     paths = paths_of(data)
     if len(paths) < 2 or source.target is not None:
         raise SettingError(
-            "several processes read a table of several files each a part of it; this one is a "
-            "single file, a table in memory, or libffm: encode it in one process"
+            "several processes can only share a table of several files; this one is a single file, "
+            "a table in memory, or libffm: encode it in one process"
         )
     out = [_Part(str(path.absolute()), options) for path in paths]
     for part in out:
         if list(part.opened().columns) != list(source.columns):
-            raise DataError(f"{part.path} has other columns than {out[0].path}")
+            raise DataError(f"{part.path} and {out[0].path} have different columns")
     return out
 
 
 def _profiles(
     over: Over, parts: Sequence[_Part], columns: list[str], kinds: Mapping[str, str] | None
 ) -> list[ColumnProfile]:
-    """Every column's profile, from a look at every part."""
+    """Every column's profile, from looks at all parts."""
     looks: list[Any] = []
     for found in over(_look_at_part, [(part, columns, kinds) for part in parts]):
         if looks:
@@ -293,7 +293,7 @@ def _nothing_else(
     weight: str | None,
     given: dict[str, Any],
 ) -> None:
-    """A schema has the last word: what is said beside it must not be silently left aside."""
+    """Raise for options that a fixed schema overrides, rather than ignore them silently."""
     labels = [t.column for t in schema.targets]
     if names_of(target) not in ([], labels):
         raise SettingError(f"target={target!r}, but the schema's is {', '.join(labels) or 'none'}")
@@ -301,9 +301,9 @@ def _nothing_else(
         raise SettingError(f"weight={weight!r}, but the schema's weight is {schema.weight!r}")
     for name, value in given.items():
         if value:
-            raise SettingError(f"{name}={value!r} has no say beside a schema that is fixed")
+            raise SettingError(f"{name}={value!r} has no effect: the schema is fixed")
 
 
 def load_vocabulary(store: Store) -> Vocabulary:
-    """The vocabulary a store was encoded with."""
+    """The vocabulary that a store was encoded with."""
     return StoredWords(store).opened

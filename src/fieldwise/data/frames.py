@@ -1,6 +1,6 @@
 """Any table in memory as a polars frame: pandas, polars, pyarrow, NumPy, Arrow streams, dicts.
 
-pandas is taken apart column by column, so that pyarrow is not needed for it and a column of mixed
+pandas is converted column by column, so that it does not need pyarrow, and a column of mixed
 objects becomes text instead of an error.
 """
 
@@ -55,7 +55,7 @@ def _to_frame(data: Any) -> pl.DataFrame:
 
 
 def _from_arrow(data: Any) -> pl.DataFrame:
-    """Dictionary columns are categories, whatever their values are."""
+    """An Arrow table as a frame; dictionary columns become categories, whatever their values."""
     schema: Any = getattr(data, "schema", None)
     fields = list(schema) if hasattr(schema, "names") else []
     _no_duplicates([f.name for f in fields])
@@ -109,7 +109,7 @@ def _pandas_column(name: str, column: Any) -> pl.Series:
 
 
 def is_missing(value: Any) -> bool:
-    """None, NaN, and pandas' NA and NaT."""
+    """Whether a value is None, NaN, or pandas' NA or NaT."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, (float, np.floating)) and bool(value != value)
@@ -128,15 +128,15 @@ def _column(name: str, values: Any) -> pl.Series:
     if isinstance(values, (np.ndarray, pl.Series)) and values.dtype not in (object, pl.Object):
         return _typed_series(name, values)
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise DataError(f"column {name!r} is {values!r}; it should hold a value a row")
+        raise DataError(f"column {name!r} is {values!r}; it must hold one value per row")
     values = list(values)
     with suppress(TypeError, ValueError, OverflowError, *UNREADABLE):
-        return pl.Series(name, values, dtype=pl.String, strict=True)  # text alone: no need to look
+        return pl.Series(name, values, dtype=pl.String, strict=True)  # only text: done
     items = [None if is_missing(v) else v for v in values]
     kinds = {type(v) for v in items if v is not None}
     if kinds and kinds <= LISTS:
         return _list_series(name, items)
-    # Where no type of polars holds them all, text does.
+    # If no polars type fits them all, they become text.
     with suppress(TypeError, OverflowError, *UNREADABLE):
         if len(kinds) <= 1 or kinds <= {int, float}:
             column = pl.Series(name, items)
@@ -167,7 +167,7 @@ def _typed_series(name: str, values: Any) -> pl.Series:
         return pl.Series(name, values.tolist(), dtype=pl.String)
     if kind == "S":
         return as_text(pl.Series(name, values.tolist(), dtype=pl.Binary))
-    if kind in "Mm":  # polars knows no seconds and no years
+    if kind in "Mm":  # polars has no unit of seconds or years
         values = values.astype(f"{'datetime' if kind == 'M' else 'timedelta'}64[us]")
     elif values.dtype.itemsize > 8 and kind == "f":
         values = values.astype(np.float64)
@@ -190,7 +190,7 @@ def _from_array(data: Any) -> pl.DataFrame:
 
 
 class FrameSource:
-    """A frame in memory, handed out in slices."""
+    """A `Source` over a frame in memory, in slices."""
 
     target: str | None = None
     kinds: Mapping[str, str] = MappingProxyType({})
@@ -212,7 +212,8 @@ class FrameSource:
 
 
 class LazySource:
-    """polars' lazy frames (Parquet, Arrow, queries), streamed; `parts` are (name, frame)."""
+    """A `Source` that streams polars' lazy frames (Parquet, Arrow, queries); `parts` are (name,
+    frame)."""
 
     target: str | None = None
     kinds: Mapping[str, str] = MappingProxyType({})

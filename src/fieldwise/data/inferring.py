@@ -1,11 +1,11 @@
-"""From what columns hold to what they mean: a schema. The rules (each guess can be overridden):
+"""Infers a schema from columns' profiles. The rules (each guess can be overridden):
 
-- text, truth values, categoricals: category
+- text, booleans, categoricals: category
 - whole numbers, also as floats or as text: category where values repeat (distinct at most n/4),
   else numeric
 - other numbers: numeric
 - dates and times, also ISO text with a time of day: calendar fields (date, weekday, hour)
-- lists: several categories a row; so is text where kind "list:|" says how it is cut
+- lists: several categories per row; so is text with a kind such as "list:|", split at each |
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .schema import Field, Schema, Target, check_names, check_settings, names_of
 
 __all__ = ["infer_schema"]
 
-FINE_BINS = 256  # of a number at its finer resolution
+FINE_BINS = 256  # bins of a number at its finer resolution
 KIND_WORDS = ("category", "numeric", "time", "quantile", "log2", "linear", "list")
 
 
@@ -36,13 +36,13 @@ def infer_schema(
     resolutions: bool = False,
     **settings: Any,
 ) -> Schema:
-    """Fields for every column but target, trials, weight and drop.
+    """The schema, with fields for every column but target, trials, weight and drop.
 
     `kinds` overrides a guess: category, numeric, time, a binning (quantile, log2, linear), or for
-    text that holds several values "list:" and what is between them.
-    `settings` (min_count, unseen, n_bins, pooling, max_values) hold for all fields, `fields` for
-    the one named. With `resolutions` a number cut into bins is also a field of finer bins, and of
-    its values where they are whole and repeat.
+    text with several values "list:" and the separator.
+    `settings` (min_count, unseen, n_bins, pooling, max_values) apply to all fields, `fields` to
+    those it names. With `resolutions` a number cut into quantile bins also gets a field of finer
+    bins, and one of its values if they are whole and repeat.
     """
     by_name = {p.name: p for p in profiles}
     kinds, drop = dict(kinds or {}), list(drop)
@@ -113,13 +113,13 @@ def _fields(column: ColumnProfile, kind: str | None, settings: dict[str, Any]) -
             "that are not all numbers"
         )
     if kind == "log2" and column.dtype == "boolean":
-        raise SchemaError(f"column {name!r} holds truth values; the log rule needs numbers")
+        raise SchemaError(f"column {name!r} holds booleans; the log rule needs numbers")
     binning = None if kind == "numeric" else kind
     return [Field(name=name, kind="numeric", binning=binning, dtype="float", **settings)]
 
 
 def _calendar_fields(column: ColumnProfile, settings: dict[str, Any]) -> list[Field]:
-    """The parts of a time that are fields: date and weekday, of times of day also the hour."""
+    """The fields of a time: date and weekday, and with a time of day the hour."""
     name = column.name
     if column.dtype not in ("date", "time") and not column.is_dated:
         raise SchemaError(
@@ -135,7 +135,7 @@ def _calendar_fields(column: ColumnProfile, settings: dict[str, Any]) -> list[Fi
 
 
 def _finer(field: Field, column: ColumnProfile) -> list[Field]:
-    """The same numbers at other resolutions."""
+    """More fields of the same column: finer bins, and its values."""
     if field.binning != "quantile":
         return []
     few = column.n_distinct is not None and column.n_distinct <= field.n_bins
@@ -148,7 +148,7 @@ def _finer(field: Field, column: ColumnProfile) -> list[Field]:
 
 
 def _target(column: ColumnProfile, kind: str | None, trials: str | None) -> Target:
-    """Two values, or words: classes. More numbers than two: a number, unless told otherwise."""
+    """The target: classes if it has two values or words, else a number, unless `kind` says."""
     if column.n_missing:
         raise DataError(
             f"target {column.name!r} is missing in {column.n_missing:,} of {column.n_rows:,} rows; "
@@ -164,7 +164,7 @@ def _target(column: ColumnProfile, kind: str | None, trials: str | None) -> Targ
     if kind not in (None, "category", "numeric"):
         raise SchemaError(f"target {column.name!r}: kind {kind!r} is not category or numeric")
     if kind == "numeric" and dtype == "string":
-        raise SchemaError(f"target {column.name!r} is asked to be numeric but holds words")
+        raise SchemaError(f"target {column.name!r} is asked to be numeric but holds text")
     if kind is None:
         kind = "category" if dtype in ("string", "boolean") or column.n_distinct == 2 else "numeric"
     return Target(

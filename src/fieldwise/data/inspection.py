@@ -1,4 +1,4 @@
-"""What `fieldwise inspect` shows, as plain numbers."""
+"""What `fieldwise inspect` shows, as a dict."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def inspect_table(
     rank: int | None = None,
     show: bool | None = False,
 ) -> dict[str, Any]:
-    """Columns with kind, distinct values, missing and rare shares; and what a model would cost."""
+    """Each column's kind, distinct values, missing and rare shares; and what a model would cost."""
     source = open_source(data, format=format, separator=separator, quote=quote)
     wanted = [c for c in source.columns if c not in drop]
     profiles = profile(source, columns=wanted, kinds=kinds, show=show)
@@ -66,7 +66,7 @@ def inspect_table(
             "fields": len(schema),
             "rows": layout.n_rows,
             "parameters": layout.n_parameters,
-            # The table, Adagrad's state, an epoch's mean and the best: four bytes an entry each.
+            # The table, Adagrad's state, an epoch's mean and the best: four bytes per entry each.
             "memory_mb": 16 * layout.n_parameters / 1e6,
         },
     }
@@ -104,7 +104,7 @@ def _role(column: ColumnProfile, fields: list[Field], schema: Schema) -> str:
 
 
 def _rows(column: ColumnProfile, field: Field) -> int:
-    """How many rows of the table the field would own: an estimate for bins and calendar parts."""
+    """How many rows of the table the field would have; for bins and calendar parts an estimate."""
     missing = int(column.n_missing >= field.min_count)
     if field.is_linear:
         return 2

@@ -1,6 +1,6 @@
-"""From keys to small whole numbers, remembering what was worked out.
+"""From keys to small whole numbers, with a cache.
 
-Working out a key is dear, so it is done once per distinct value and not once per row.
+Computing a key is expensive, so it is done once per distinct value, not once per row.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .values import NO_NUMBER, as_text, field_keys
 
 __all__ = ["KeyCounts", "Keys"]
 
-# A table of raw values larger than this is forgotten and begun again; the keys stay.
+# A cache of raw values larger than this is cleared; the keys stay.
 RAW_LIMIT = 1 << 20
 
 
 class _Dictionary:
-    """Distinct texts numbered 1, 2, ... as they come; 0 is null. Kept by polars, off the GIL."""
+    """Numbers distinct texts 1, 2, ... as they come; null is 0. Polars holds them, off the GIL."""
 
     def __init__(self) -> None:
         # The empty column keeps the categories alive between calls.
@@ -47,15 +47,15 @@ class _Dictionary:
 class Keys:
     """Numbers for the keys of one field: 0 is missing, 1, 2, ... in the order first seen.
 
-    `known` keys come first, in the order given. The numbers depend on the order of rows and
-    threads; they are only ever a step on the way to codes, which do not.
+    `known` keys come first, in the order given. The numbers depend on the order of rows and of
+    threads; the codes that are later made of them do not.
     """
 
     def __init__(self, field: Field, known: pl.Series | None = None) -> None:
         self.field = field
         self._keys = _Dictionary()
-        # A plain text field needs no second step: its texts are its keys. A calendar part is
-        # cheaper to cut out of every row than to look up among all times.
+        # A text field needs no cache: its texts are its keys. A calendar part is cheaper to cut
+        # out of every row than to look up among all times.
         self._direct = field.part is not None or (field.binning is None and field.dtype == "string")
         self._raw = _Dictionary()
         self._of_raw = np.zeros(1, dtype=np.int32)
@@ -66,23 +66,23 @@ class Keys:
 
     @property
     def size(self) -> int:
-        """One more than the largest number given out."""
+        """The largest number so far, plus one."""
         return self._keys.size
 
     def values(self) -> pl.Series:
         return self._keys.values()
 
     def __reduce__(self) -> Any:
-        """What was numbered travels to another process; what was worked out is worked out anew."""
+        """Pickle the numbered keys without the cache."""
         return Keys, (self.field, self.values())
 
     def numbered(self, other: Keys) -> np.ndarray:
-        """(size of the other,) the number here of each of its numbers; new keys come at the end"""
+        """(other.size,) this one's number for each of the other's; new keys are added at the end"""
         theirs = self._keys.ids(other.values())
         return np.concatenate([np.zeros(1, np.int32), theirs])
 
     def ids(self, chunk: Chunk) -> np.ndarray:
-        """(n,) int32, of the field's column"""
+        """(n,) int32, the numbers of a chunk's values in the field's column"""
         text = as_text(chunk.frame[self.field.column])
         self.n_bytes += int(text.str.len_bytes().sum())
         if self._direct:
@@ -96,7 +96,7 @@ class Keys:
                 fresh = text.filter(pl.Series(raw >= before)).unique()
                 try:
                     keys = self._work_out(fresh, chunk, text)
-                except DataError:  # what was refused must not stay among the known
+                except DataError:  # do not cache what was refused
                     self._raw, self._of_raw = _Dictionary(), np.zeros(1, dtype=np.int32)
                     raise
                 of_raw = np.zeros(self._raw.size, dtype=np.int32)
@@ -106,8 +106,8 @@ class Keys:
             return self._of_raw[raw]
 
     def _work_out(self, some: pl.Series, chunk: Chunk, text: pl.Series) -> pl.Series:
-        """The keys of some of the chunk's texts; one that should have a key and has not is an
-        error."""
+        """The keys of some of the chunk's texts; raises for one that is not a number or a time as
+        it should be."""
         keys = field_keys(self.field, some)
         if keys is not some and keys.null_count() > some.null_count():
             wrong = some.filter(keys.is_null() & some.is_not_null() & ~some.is_in(NO_NUMBER))
@@ -116,20 +116,20 @@ class Keys:
                 what = "a time" if self.field.part else "a number"
                 raise DataError(
                     f"{chunk.locate(row)}: column {self.field.column!r} holds {wrong[0]!r}, "
-                    f"which is not {what}; mend the value or make the column a category"
+                    f"which is not {what}; correct the value or make the column a category"
                 )
         return keys
 
 
 class KeyCounts:
-    """The keys of one field and how often each was seen; `counts` (size,) by their numbers."""
+    """The keys of one field, and how often each was seen: `counts` (size,), by number."""
 
     def __init__(self, field: Field, known: pl.Series | None = None) -> None:
         self.keys = Keys(field, known)
         self.counts = np.zeros(self.keys.size, dtype=np.int64)
 
     def add(self, chunk: Chunk) -> np.ndarray:
-        """The numbers of a chunk's rows, (n,), which are counted."""
+        """Count the keys of a chunk's rows; returns their numbers (n,)."""
         ids = self.keys.ids(chunk)
         counts = np.bincount(ids, minlength=self.keys.size)
         counts[: len(self.counts)] += self.counts
@@ -137,7 +137,7 @@ class KeyCounts:
         return ids
 
     def absorb(self, other: KeyCounts) -> np.ndarray:
-        """Add what another has counted; the number here of each of its numbers"""
+        """Add another's counts; returns this one's number for each of the other's"""
         here = self.keys.numbered(other.keys)
         counts = np.zeros(self.keys.size, dtype=np.int64)
         counts[: len(self.counts)] = self.counts

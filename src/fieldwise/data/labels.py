@@ -19,7 +19,7 @@ __all__ = ["TargetReader", "columns_of", "target_values", "weight_values"]
 
 
 class TargetReader:
-    """Turns the target column into provisional numbers, and at the end into the stored ones."""
+    """Turns a target column into provisional numbers, and these at the end into stored ones."""
 
     def __init__(self, target: Target, *, may_be_constant: bool) -> None:
         self.target = target
@@ -64,19 +64,19 @@ class TargetReader:
             shown = [chunk.frame[name][row] for name in (self.target.column, trials)]
             raise DataError(
                 f"{chunk.locate(row)}: {self.target.column!r} is {shown[0]!r} of {trials!r} "
-                f"{shown[1]!r}; there must be at least 0 and at most all"
+                f"{shown[1]!r}; there must be at least 0, and no more than trials"
             )
         out: np.ndarray = good / np.maximum(all_, 1e-300)
         self._seen |= {0.0, 1.0} if good.any() and (good < all_).any() else set()
         return out
 
     def absorb(self, other: TargetReader) -> np.ndarray:
-        """Add what another has seen; the number here of each of its provisional ones"""
+        """Add what another has seen; returns this one's number for each of its provisional ones"""
         self._seen |= other._seen
         return self._keys.numbered(other._keys)
 
     def for_numbers(self, here: np.ndarray) -> TargetReader:
-        """Once finished: one that settles another's numbers, given what `absorb` made of them."""
+        """After `finish`: a reader that settles another's numbers; `here` is what `absorb` gave."""
         out = copy(self)
         if self.target.kind == "classes":
             out._position = self._position[here]
@@ -118,13 +118,13 @@ def _weights(chunk: Chunk, name: str) -> np.ndarray:
 
 
 def columns_of(targets: Sequence[TargetReader], numbers: np.ndarray) -> np.ndarray:
-    """Provisional numbers (targets, n) as they are stored, (n, targets)"""
+    """Provisional numbers (targets, n) -> the stored ones, (n, targets)"""
     pairs = zip(targets, numbers, strict=True)
     return np.stack([target.settle(row) for target, row in pairs], axis=1)
 
 
 def target_values(chunk: Chunk, schema: Schema) -> np.ndarray:
-    """(n, targets) of a chunk as this schema means them: positions of classes, or numbers."""
+    """(n, targets) the targets of a chunk under this schema: positions of classes, or numbers."""
     if schema.target is None:
         raise SchemaError("the model has no target to compare with")
     check_names([t.column for t in schema.targets], chunk.frame.columns, "target")
@@ -136,7 +136,7 @@ def target_values(chunk: Chunk, schema: Schema) -> np.ndarray:
 
 
 def weight_values(chunk: Chunk, schema: Schema) -> np.ndarray:
-    """The weights of a chunk's rows as this schema means them; ones where it names none."""
+    """The weights of a chunk's rows under this schema, times trials; ones if it has neither."""
     out = np.ones(chunk.frame.height)
     for role, name in (("weight", schema.weight), ("trials", schema.trials)):
         if name is not None:

@@ -1,8 +1,8 @@
 """Learning a vocabulary from chunks of a table, each read once.
 
-What a code will be is known only after the last row (counts decide), so `add` gives each row
-provisional numbers: an id for a counted field, the number itself for a numeric one. `finish` fixes
-the codes and `settle` turns provisional numbers into them, without reading the table again.
+Codes are known only after the last row (they depend on counts), so `add` gives each row provisional
+numbers: an id for a counted field, the number itself for a numeric one. `finish` fixes the codes
+and `settle` turns provisional numbers into them, without reading the table again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = ["Learner", "Provisional"]
 
 @dataclass
 class Provisional:
-    """Rows on their way to codes, a field after the other: ids (counted fields, n) int32, numbers
-    (numeric fields, n) float64, and of every list lengths (n,), ids and weights (all its values).
+    """Rows before they have codes: ids (counted fields, n) int32, numbers (numeric fields, n)
+    float64, and for every list lengths (n,), ids and weights (all its values).
     """
 
     ids: np.ndarray
@@ -41,7 +41,7 @@ class Provisional:
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """One after the other, as `Provisional.of` takes them."""
+        """All arrays, as `Provisional.of` takes them."""
         return [self.ids, self.numbers, *self.lists]
 
     @classmethod
@@ -61,11 +61,11 @@ class _Counted:
         self._seen = KeyCounts(field, known)
 
     def add(self, chunk: Chunk) -> np.ndarray:
-        """ids of the column of the field's name"""
+        """Count a chunk's keys; returns their ids"""
         return self._seen.add(chunk)
 
     def absorb(self, other: _Counted) -> np.ndarray:
-        """Add what another one has seen; the id here of each of its ids"""
+        """Add what another has seen; returns this one's id for each of its ids"""
         return self._seen.absorb(other._seen)
 
     def finish(self) -> FieldVocabulary:
@@ -84,7 +84,7 @@ class _Counted:
             entries = _add_counts(entries, self._start)
         first = 1 + int(entries["code"].to_numpy().max(initial=0))
         entries = entries.filter((pl.col("count") > 0) | (pl.col("code") > 0))
-        # What no row has met would have a row of the table that nothing trains.
+        # A category in no row of these would have a row of the table that nothing trains.
         enough = pl.col("is_met") & (pl.col("count") >= self.field.min_count)
         own = (pl.col("code") == 0) & enough
         fresh = sort_by_value(self.field, entries.filter(own))
@@ -101,14 +101,14 @@ class _Counted:
         return self._code_of[ids]
 
     def for_ids(self, here: np.ndarray) -> _Counted:
-        """One that settles another's ids, given what `absorb` made of them."""
+        """One that settles another's ids; `here` is what `absorb` returned."""
         out = copy(self)
         out._code_of = self._code_of[here]
         return out
 
 
 class _Lists(_Counted):
-    """Counts the values of a list, and how many a row has at most."""
+    """Counts the values of a list field, and the length of its longest list."""
 
     def __init__(
         self, field: Field, start: FieldVocabulary | None, *, widens: bool = False
@@ -118,7 +118,7 @@ class _Lists(_Counted):
         self._advice = "set max_values to take more"
         if start is not None and not widens:
             self._most = field.n_slots
-            self._advice = "there is no room for more beside what was learned before; begin anew"
+            self._advice = "what was learned before has no room for more; start over"
 
     def absorb(self, other: _Counted) -> np.ndarray:
         if other.field.n_slots > self.field.n_slots:
@@ -126,7 +126,7 @@ class _Lists(_Counted):
         return super().absorb(other)
 
     def add_lists(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """lengths (n,), ids and weights of all values"""
+        """Count a chunk's lists; returns lengths (n,), and ids and weights of all values"""
         found = flat_lists(chunk, self.field)
         check_lengths(chunk, self.field, found.lengths, self._most, self._advice)
         longest = int(found.lengths.max(initial=1))
@@ -143,7 +143,7 @@ class _Lists(_Counted):
 
 
 def _add_counts(entries: pl.DataFrame, start: pl.DataFrame) -> pl.DataFrame:
-    """Counts of both, codes of `start`, in the rows of `entries`."""
+    """`entries` with the counts of `start` added, and its codes."""
     return (
         entries.drop("code")
         .join(start, on="category", how="left", nulls_equal=True)
@@ -159,7 +159,7 @@ def _add_counts(entries: pl.DataFrame, start: pl.DataFrame) -> pl.DataFrame:
 
 def _no_number(field: Field) -> SchemaError:
     return SchemaError(
-        f"column {field.column!r} holds no number at all (every value is missing); "
+        f"column {field.column!r} has no numbers (every value is missing); "
         f"drop it: drop=[{field.column!r}]"
     )
 
@@ -203,7 +203,7 @@ class _Binned:
             edges = self._histogram.edges(self.field.n_bins)
             self._counts = self._histogram.counts(edges)
             self.field = replace(self.field, edges=edges)
-        # A row stays, though all that is remembered of it may be forgotten.
+        # A row for missing stays even if its count has decayed to 0.
         has_row = self._missing > 0 or self._had_missing
         entries = bin_entries(self.field, self._counts, self._missing if has_row else None)
         return FieldVocabulary(self.field, entries)
@@ -257,14 +257,14 @@ class _Linear:
 
 
 class Learner:
-    """Learns every field of a schema; `start` is a vocabulary to grow, whose codes stay, and whose
-    lists may be longer than before where it `widens`."""
+    """Learns every field of a schema. `start` is a vocabulary to grow: its codes stay, and with
+    `widens` its lists may become longer."""
 
     def __init__(
         self, schema: Schema, start: Vocabulary | None = None, *, widens: bool = False
     ) -> None:
         if start is not None and start.schema.names != schema.names:
-            raise SchemaError("the schema has other fields than the vocabulary it should grow")
+            raise SchemaError("the schema and the vocabulary to grow have different fields")
         self.schema = start.schema if start is not None else schema
         olds: Sequence[FieldVocabulary | None] = (
             start.fields if start is not None else [None] * len(schema)
@@ -293,16 +293,17 @@ class Learner:
 
     @property
     def n_arrays(self) -> int:
-        """How many arrays a `Provisional` has."""
+        """The number of arrays in a `Provisional`."""
         return 2 + 3 * len(self._lists)
 
     def absorb(self, other: Learner) -> list[np.ndarray | None]:
-        """Add what another has learned of other rows; `settling` takes what is returned."""
+        """Add what another has learned from other rows; the result is for `settling`."""
         pairs: Any = zip(self._fields, other._fields, strict=True)
         return [mine.absorb(theirs) for mine, theirs in pairs]
 
     def settling(self, absorbed: Sequence[np.ndarray | None]) -> Learner:
-        """Once finished: one that settles the rows of another, which was absorbed."""
+        """After `finish`: a learner that settles the rows of another; `absorbed` is what `absorb`
+        returned for it."""
         out = copy(self)
         pairs: Any = zip(self._fields, absorbed, strict=True)
         out._take([f if here is None else f.for_ids(here) for f, here in pairs])
@@ -312,7 +313,7 @@ class Learner:
         return Vocabulary(self.schema, in_parallel(lambda f: f.finish(), self._fields))
 
     def settle(self, rows: Provisional, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
-        """codes (n, S) and values (n, valued slots), once `finish` was called."""
+        """The codes (n, S) and values (n, valued slots) of rows; call `finish` before."""
         schema = vocabulary.schema
         n = len(rows.lists[0]) if rows.lists else max(rows.ids.shape[1], rows.numbers.shape[1])
         codes = np.empty((n, sum(schema.slots)), dtype=np.int32)
@@ -336,7 +337,7 @@ class Learner:
         return codes, values
 
     def _places(self, ids: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
-        """For each field, lists aside, the row of `ids` or `numbers` that is its own."""
+        """For each field that is not a list, its row of `ids` or `numbers`."""
         counted, others = iter(ids), iter(numbers)
         return [next(counted if isinstance(f, _Counted) else others) for f in self._plain]
 

@@ -1,10 +1,10 @@
 """libffm text (`label field:index:value ...`) and libsvm text (`label index:value ...`).
 
-libffm: a column a field. Where every value is 1 the index is the category; a field with one index
-throughout and changing values is a number; a field that is there several times in a row, or has
-several indices with other values than 1, is a list of indices weighted by their values.
+libffm: one column per field. If every value is 1 the index is the category; a field with a single
+index and changing values is a number; a field that appears several times in a row, or has several
+indices with values other than 1, is a list of indices weighted by their values.
 libsvm: rows of the same length whose values are all 1 (one-hot fields in a fixed order, as libFM
-writes them) give a column a position; anything else a numeric column an index.
+writes them) have one column per position; anything else one numeric column per index.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MOST_COLUMNS = 4096
 
 
 class LibffmSource:
-    """One or more files; the first column is `label`. A first pass finds the columns."""
+    """A `Source` over files; the first column is `label`. A first pass finds the columns."""
 
     target: str | None = "label"
 
     def __init__(
         self, paths: Sequence[Path], *, with_fields: bool, schema: Schema | None = None
     ) -> None:
-        """`schema` says what the columns are where that was decided before."""
+        """`schema`, of a table read before, decides what the columns are."""
         self.paths = list(paths)
         self.name = str(self.paths[0]) if len(self.paths) == 1 else f"{len(self.paths)} files"
         self._with_fields = with_fields
@@ -61,7 +61,7 @@ class LibffmSource:
         if len(self._names) > MOST_COLUMNS:
             raise DataError(
                 f"{self.name}: {len(self._names):,} columns; at most {MOST_COLUMNS:,} are read. "
-                "Write it as libffm with a field a column, or as CSV"
+                "Write it as libffm with one field per column, or as CSV"
             )
         self.columns = ["label", *self._names.values()]
 
@@ -71,7 +71,7 @@ class LibffmSource:
         return "numeric" if key in self._numeric else "category"
 
     def _survey(self) -> None:
-        """Which columns there are, and which of them carry numbers."""
+        """Find the columns, and which of them are numbers or lists."""
         groups = []
         widths: set[int] = set()
         for entries, n_rows, *_ in self._entries():
@@ -114,13 +114,14 @@ class LibffmSource:
         self._names = {f: f"f{f}" for f in found["field"].to_list()}
 
     def _entries(self) -> Iterator[tuple[pl.DataFrame, int, pl.Series, Path, int, float]]:
-        """(row, field, index, value) of every entry, a block at a time."""
+        """Yield (row, field, index, value) of every entry, a block at a time, with the number of
+        rows, their labels, the path, the first row's number and the bytes read."""
         before = 0.0
         for path in self.paths:
             first, done = 0, 0.0
             for block, done in byte_blocks(path, quote=False):
                 explain_bytes(block, path, first)
-                # Nothing else ends a row, whatever Python takes for the end of a line.
+                # Only \n ends a row; Python's splitlines would split at more.
                 text = pl.Series("line", block.decode("utf-8").split("\n"), dtype=pl.String)
                 text = text.str.replace_all(r"\s+", " ").str.strip_chars()
                 lines = text.filter(text != "").to_frame()
@@ -179,7 +180,7 @@ class LibffmSource:
             self._check(entries, n_rows, path, first)
             if self._dropped:  # they may hold anything
                 entries = entries.filter(~pl.col("field").is_in(list(self._dropped)))
-            # Where each entry goes: one table of positions, then a gather a column.
+            # Where each entry goes: one table of positions, then a gather per column.
             columns = {key: j for j, key in enumerate(self._names)}
             at = entries["field"].replace_strict(columns, return_dtype=pl.Int64).to_numpy()
             place = np.full((len(columns), n_rows), -1, dtype=np.int64)
@@ -206,7 +207,7 @@ class LibffmSource:
             yield Chunk(pl.DataFrame(frame), str(path), first, done)
 
     def _check(self, entries: pl.DataFrame, n_rows: int, path: Path, first: int) -> None:
-        """What the columns, found in a first pass or fixed by a schema, have no place for."""
+        """Raise for entries that do not fit the columns, found in a first pass or in a schema."""
         loose = self._numeric | self._lists | self._dropped
         categories = [k for k in self._names if k not in loose]
         unknown = ~pl.col("field").is_in(list(self._names))
@@ -220,11 +221,11 @@ class LibffmSource:
                     f"{entry['value']:g} {what} known before"
                 )
         if self._positional and entries.height != n_rows * len(self._names):
-            raise DataError(f"{path}: rows that do not all have {len(self._names)} entries")
+            raise DataError(f"{path}: not all rows have {len(self._names)} entries")
 
 
 def _lists(entries: pl.DataFrame, n_rows: int, name: str) -> pl.Series:
-    """(index, value) of every row, a list each; null where the field is not there."""
+    """A list of (index, value) for every row; null if the field is absent."""
     rows = pl.DataFrame({"row": np.arange(n_rows, dtype=np.uint32)})
     found = entries.group_by("row").agg(pl.struct("index", "value").alias(name))
     return rows.join(found, on="row", how="left", maintain_order="left")[name]

@@ -1,7 +1,7 @@
-"""Fields with several values a row: lists, and text with a separator.
+"""Fields with several values per row: lists, and text with a separator.
 
-A column of lists is taken flat, value after value, and put back as slots: (n, n_slots) codes and
-values of which a row fills the first so many. An empty slot is code 0 with value 0.
+A column of lists is flattened, value after value, and put back as slots: (n, n_slots) codes and
+values, of which a row fills the first ones. An empty slot has code 0 and value 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def holds_lists(column: pl.Series) -> bool:
 
 @dataclass(frozen=True)
 class _Items(Chunk):
-    """The values of lists, one after the other, each of which knows the row it came from."""
+    """The values of lists, one after the other; `rows` says which row each came from."""
 
     rows: np.ndarray | None = None
 
@@ -37,15 +37,15 @@ class _Items(Chunk):
 
 @dataclass(frozen=True)
 class FlatLists:
-    """The lists of n rows, N values in all; a row without a value has one, null."""
+    """The lists of n rows, N values in all; a row that is null counts as one null value."""
 
     lengths: np.ndarray  # (n,) int32
-    items: Chunk  # the values, in the column they are from
-    weights: np.ndarray | None  # (N,) where the values carry one
+    items: Chunk  # the values, in a column of the same name
+    weights: np.ndarray | None  # (N,) if the values have them
 
 
 def flat_lists(chunk: Chunk, field: Field) -> FlatLists:
-    """The field's column flat. A plain value is a list of one."""
+    """Flatten the field's column. A plain value is a list of one."""
     column = chunk.frame[field.column]
     if not holds_lists(column):
         column = as_text(column)
@@ -56,7 +56,7 @@ def flat_lists(chunk: Chunk, field: Field) -> FlatLists:
         column = column.arr.to_list()
     lengths = column.list.len().fill_null(1)
     rows = np.arange(len(column))
-    empty = "is an empty list; null means that there is no value"
+    empty = "is an empty list; null means no value"
     _refuse(chunk, field, rows, lengths == 0, empty)
     flat = column.explode(empty_as_null=True)
     rows = np.repeat(rows, lengths.to_numpy())
@@ -75,7 +75,7 @@ def flat_lists(chunk: Chunk, field: Field) -> FlatLists:
         weights = number.fill_null(1.0).to_numpy()
     if field.separator is not None and flat.dtype == pl.String:
         flat = flat.str.strip_chars()
-        gap = f"has an empty value beside a {field.separator!r}; mend it, or leave the cell empty"
+        gap = f"has an empty value beside a {field.separator!r}; remove it, or leave the cell empty"
         _refuse(chunk, field, rows, flat == "", gap)
     wrong = flat.is_null() & ~pl.Series(column.is_null().to_numpy()[rows])
     _refuse(chunk, field, rows, wrong, "is a list with a null in it; leave it out of the list")
@@ -85,7 +85,7 @@ def flat_lists(chunk: Chunk, field: Field) -> FlatLists:
 
 
 def _refuse(chunk: Chunk, field: Field, rows: np.ndarray, wrong: pl.Series, what: str) -> None:
-    """Raise for the first that is wrong; `rows` says of which row each is."""
+    """Raise for the first value that is wrong; `rows` (N,) are the values' rows."""
     if wrong.any():
         row = int(rows[wrong.arg_true()[0]])
         raise DataError(f"{chunk.locate(row)}: field {field.name!r} {what}")
@@ -104,8 +104,8 @@ def check_lengths(chunk: Chunk, field: Field, lengths: np.ndarray, most: int, ad
 def slotted(
     field: Field, lengths: np.ndarray, codes: np.ndarray, weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Flat codes (N,) as codes (n, n_slots) int32 and values (n, n_slots) float32. Of a list that
-    is longer the first are kept."""
+    """Flat codes (N,) -> codes (n, n_slots) int32 and values (n, n_slots) float32. Longer lists
+    keep their first values."""
     n, n_slots = len(lengths), field.n_slots
     row = np.repeat(np.arange(n), lengths)
     place = np.arange(len(codes)) - np.repeat(np.cumsum(lengths) - lengths, lengths)

@@ -1,8 +1,8 @@
-"""What is measured of a numeric column in one pass, in bounded memory, whatever the order of rows.
+"""Statistics of a numeric column in one pass, in bounded memory, independent of the order of rows.
 
-`Histogram` keeps counts of values, exact up to `LIMIT` distinct ones and of rounded values past
-that. `ExactSum` adds floats without rounding. Both give the same result for the same values in any
-order, so bins and scales do not depend on how a table was cut or sorted.
+`Histogram` counts values, exactly up to `LIMIT` distinct ones, beyond that rounded. `ExactSum` adds
+floats without rounding. Both give the same result for the same values in any order, so bins and
+scales do not depend on how a table was cut or sorted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LIMIT = 1 << 16
 
 
 def _ordered(values: np.ndarray) -> np.ndarray:
-    """float64 -> int64 that sorts alike (the sign bit flips the rest)."""
+    """float64 -> int64 that sorts the same (the sign bit flips the rest)."""
     bits = (values + 0.0).view(np.int64)  # + 0.0 turns -0.0 into 0.0
     return bits ^ ((bits >> 63) & np.int64(0x7FFFFFFFFFFFFFFF))
 
@@ -35,10 +35,10 @@ def _merge(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 class Histogram:
-    """Counts of distinct values; low bits are dropped, one at a time, once they are too many.
+    """Counts of distinct values; with too many of them low bits are dropped, one at a time.
 
-    The number of bits dropped is the least with which all values seen fit: a part of the values
-    never needs more than the whole, so the order of `add` does not matter.
+    It drops as few bits as all values seen allow: a part of them never needs to drop more than the
+    whole, so the order of `add` does not matter.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Histogram:
         self._dropped = 0
 
     def add(self, values: np.ndarray) -> None:
-        """values (n,) float64; NaN is left out."""
+        """Count values (n,) float64, without NaN."""
         values = values[~np.isnan(values)]
         keys, counts = np.unique(_ordered(values) >> self._dropped, return_counts=True)
         self._keys, self._counts = _merge(
@@ -56,7 +56,7 @@ class Histogram:
         self._fit()
 
     def absorb(self, other: Histogram) -> None:
-        """Add what another one has seen."""
+        """Add another's counts."""
         dropped = max(self._dropped, other._dropped)
         keys = [one._keys >> (dropped - one._dropped) for one in (self, other)]
         counts = np.concatenate([self._counts, other._counts])
@@ -74,22 +74,22 @@ class Histogram:
         return len(self._keys)
 
     def counts(self, edges: tuple[float, ...]) -> np.ndarray:
-        """How many values fall into each bin of `edges`, which `edges()` gave."""
+        """How many values fall into each bin of `edges`, as `edges()` returned them."""
         bins = bin_of(self._starts(), edges)
         out = np.zeros(len(edges) + 1, dtype=np.int64)
         np.add.at(out, bins, self._counts)
         return out
 
     def _starts(self) -> np.ndarray:
-        """The least value of every key; dropped bits must not lead below minus infinity."""
+        """The smallest value of every key; dropped bits must not lead below minus infinity."""
         lowest = _ordered(np.array([-np.inf]))
         return _unordered(np.maximum(self._keys << self._dropped, lowest))
 
     def edges(self, n_bins: int) -> tuple[float, ...]:
-        """Where the next bin starts: equal counts as far as repeated values allow.
+        """The edges of bins with equal counts, as far as repeated values allow.
 
-        At most n_bins distinct values: a bin each. One value alone is an edge, so that its bin
-        knows it.
+        With at most n_bins distinct values each has a bin. A single value is an edge itself, so
+        that its bin starts at it.
         """
         if n_bins == 1 or not len(self._keys):
             return ()
@@ -105,7 +105,7 @@ class Histogram:
 
 
 class ExactSum:
-    """A sum of finite floats kept as a whole number of 2^-1126: exact, so order does not matter."""
+    """A sum of finite floats, kept as a multiple of 2^-1126: exact, so order does not matter."""
 
     _UNIT = 1126  # 1073 for the smallest exponent of frexp, 53 for the digits
 
@@ -117,14 +117,14 @@ class ExactSum:
         digits = (fraction * 2.0**53).astype(np.int64)
         low, high = digits & 0x3FFFFFF, digits >> 26
         levels, where = np.unique(exponent, return_inverse=True)
-        # Halves of 27 bits add up exactly in a float64 for up to 2^26 values a call.
+        # Halves of 27 bits add up exactly in a float64 for up to 2^26 values per call.
         highs = np.bincount(where, weights=high)
         lows = np.bincount(where, weights=low)
         for level, h, lo in zip(levels.tolist(), highs.tolist(), lows.tolist(), strict=True):
             self._total += ((int(h) << 26) + int(lo)) << (level + self._UNIT - 53)
 
     def add_squares(self, values: np.ndarray) -> None:
-        """The squares, each as the rounded product and what rounding left out (Dekker)."""
+        """Add the squares, each as the rounded product plus its rounding error (Dekker)."""
         square = values * values
         high = values * 134217729.0  # 2^27 + 1 splits 53 digits in two halves
         high = high - (high - values)
@@ -145,7 +145,7 @@ def bin_of(values: np.ndarray, edges: tuple[float, ...]) -> np.ndarray:
 
 
 def bin_labels(edges: tuple[float, ...]) -> list[str]:
-    """How a person reads the bins: '< 2', '[2, 5)', '>= 5'."""
+    """Readable names of the bins: '< 2', '[2, 5)', '>= 5'."""
     if not edges:
         return ["any"]
     text = [f"{e:g}" for e in edges]

@@ -1,9 +1,9 @@
-"""Tables drawn from a known field-wise model, of any size, so that the best loss is known.
+"""Synthetic tables of any size, drawn from a known field-wise model, so the best loss is known.
 
-Codes follow a Zipf law in every field, from code 1 down to the rarest, which shares the rare row 0
-as in any vocabulary; labels follow a planted model (`maths.field_scores`). Rows come in blocks with
-a random stream of their own: block 7 is the same whoever asks for it, and whatever came before. The
-same rows can be written as a store or as raw text in Criteo's and Avazu's formats.
+Codes follow a Zipf law in every field, from code 1 down to the rarest, which has the rare row 0;
+labels follow a planted model (`maths.field_scores`). Every block of rows has a random stream of its
+own, so block 7 is the same whatever was drawn before. The same rows can be written as a store or as
+raw text in Criteo's and Avazu's formats.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ SCORE_SPREAD = 1.2  # standard deviation of the planted score
 def synthetic(
     shape: str | Sequence[int] = "criteo", n_rows: int = 100_000, seed: int = 0
 ) -> Synthetic:
-    """A table drawn from a model that is known, so that the best loss is known too.
+    """A table drawn from a known model, so that the best loss is known too.
 
     Parameters
     ----------
     shape : "criteo" or "avazu", the paper's tables, or the number of categories of each field.
-    n_rows : how many rows there are to draw.
+    n_rows : how many rows to draw.
     seed : the same seed draws the same rows.
     """
     if isinstance(shape, str):
@@ -94,7 +94,7 @@ class Synthetic:
         table = random.standard_normal((layout.n_rows, layout.width), dtype=np.float32)
         for i, strength in enumerate(self.strength):
             rows, columns = layout.own(i), layout.block(0, i)
-            # U small everywhere, V as strong as its field, and biases alike.
+            # U small everywhere, V and biases as strong as their field.
             table[:, columns] /= sqrt(len(self.sizes))
             table[rows, columns] *= strength * sqrt(len(self.sizes))
             table[rows, -1] *= strength
@@ -152,8 +152,8 @@ class Synthetic:
         return np.concatenate([c for c, _ in parts]), np.concatenate([y for _, y in parts])
 
     def best_logloss(self) -> float:
-        """The mean logloss of the planted probabilities on these labels: no model does better
-        but by chance."""
+        """The mean logloss of the planted probabilities on these labels: only by chance does a
+        model do better."""
         total = 0.0
         for _, labels, chance in self.blocks():
             total -= float(np.sum(np.log(np.where(labels == 1, chance, 1 - chance))))
@@ -166,7 +166,7 @@ class Synthetic:
         return Schema(fields=fields, targets=(target,))
 
     def to_store(self, path: str | Path, *, overwrite: bool = False, show: bool = False) -> Store:
-        """The codes as they are: category k of a field is code k."""
+        """Write the codes as they are into a store: category k of a field is code k."""
         from .vocabulary import integer_vocabulary
 
         counts = [np.zeros(d, dtype=np.int64) for d in self.sizes]
@@ -186,7 +186,7 @@ class Synthetic:
         return Store(path)
 
     def to_text(self, path: str | Path, *, show: bool = False) -> Path:
-        """Raw text in the format of the shape: Criteo's train.txt or Avazu's train.csv."""
+        """Write raw text in the format of the shape: Criteo's train.txt or Avazu's train.csv."""
         if self.sizes not in SHAPES.values():
             raise SettingError("text needs the shape 'criteo' or 'avazu'; use to_store instead")
         criteo = self.sizes == CRITEO_SIZES
@@ -218,7 +218,7 @@ class Synthetic:
                 start = datetime(2014, 10, 21)
                 words = [f"{start + timedelta(hours=k):%y%m%d%H}" for k in range(size)]
             else:
-                # Eight hexadecimal digits; an odd factor modulo 2^32 gives no name twice.
+                # Eight hexadecimal digits; an odd factor modulo 2^32 keeps names distinct.
                 words = [f"{(k * 2654435761 + j * 40503) % (1 << 32):08x}" for k in range(size)]
             texts.append(pl.Series(words, dtype=pl.String))
         return texts

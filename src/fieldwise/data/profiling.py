@@ -1,5 +1,5 @@
-"""A look at every column of a table, in one pass: what it holds, in numbers. What it most likely
-means is for `inferring` to say."""
+"""Profiles of a table's columns, in one pass: what each holds, in numbers. `inferring` decides what
+they mean."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class ColumnProfile:
     n_rows: int
     n_missing: int
     n_distinct: int | None  # None: too many to count, and numeric
-    counts: np.ndarray  # of the distinct values, missing aside; empty where not counted
+    counts: np.ndarray  # of the distinct values, without missing; empty if not counted
     is_dated: bool = False  # every value begins with an ISO date
-    longest: int = 0  # of lists, the most values; what is said of values is of those in lists
+    longest: int = 0  # the length of the longest list; the other facts are then of the items
     is_weighted: bool = False  # the values in lists carry weights
     known_kind: str | None = None  # what the format says it is
 
     @property
     def decodes_to(self) -> str:
-        """The dtype of a field, or a target, of its values as categories."""
+        """The dtype of a field, or a target, that has its values as categories."""
         return self.dtype if self.dtype in ("integer", "float", "boolean") else "string"
 
     @property
     def kind(self) -> str:
-        """category, numeric, time or list"""
+        """The guessed kind: category, numeric, time or list"""
         if self.longest:
             return "list"
         if self.known_kind is not None:
@@ -64,7 +64,7 @@ class ColumnProfile:
         return "category"
 
     def rare_share(self, min_count: int) -> float:
-        """The share of values that are seen fewer than `min_count` times."""
+        """The share of all values whose category is seen fewer than `min_count` times."""
         n_values = max(self.n_rows, int(self.counts.sum()) + self.n_missing)
         return float(self.counts[self.counts < min_count].sum()) / n_values
 
@@ -80,10 +80,10 @@ class _Look:
         self._longest, self._is_weighted = 0, False
         self.n_rows = self.n_missing = 0
         self._keys: KeyCounts | None = KeyCounts(Field(name=name))
-        self._n_judged = 1  # numbers of keys whose values were looked at
-        self._typed: set[str] = set()  # what typed columns say of themselves
+        self._n_judged = 1  # keys below this number have been judged
+        self._typed: set[str] = set()  # the types of the chunks' columns
         self._could_be = dict.fromkeys(("whole", "number", "boolean", "date", "clock"), True)
-        self._says_something = False  # a text that is not blank
+        self._says_something = False  # whether a text is not blank
 
     def add(self, chunk: Chunk) -> None:
         column = chunk.frame[self.name]
@@ -116,7 +116,7 @@ class _Look:
         self._forget_if_many()
 
     def absorb(self, other: _Look) -> None:
-        """Add what another has seen of the same column."""
+        """Add another look at the same column."""
         self._list = self._list or other._list
         self._longest = max(self._longest, other._longest)
         self._is_weighted |= other._is_weighted
@@ -139,7 +139,7 @@ class _Look:
             self._keys = None
 
     def _judge(self, fresh: pl.Series) -> None:
-        """What the values seen so far could all be."""
+        """Rule out the types that these new values do not fit."""
         could = self._could_be
         if fresh.dtype == pl.String:
             fresh = fresh.filter(fresh.str.strip_chars() != "")
@@ -175,7 +175,7 @@ class _Look:
         )
 
     def _key_counts(self, dtype: str) -> np.ndarray:
-        """Counts of the values that differ once it is known what they are: 1 and 1.0 do not."""
+        """Counts of distinct values given the dtype: 1 and 1.0 are the same number."""
         assert self._keys is not None
         counts = self._keys.counts[1:]
         if "text" in self._typed and dtype in ("integer", "float", "boolean"):
@@ -224,7 +224,7 @@ def _typed(column: pl.Series) -> str:
 
 
 def parsed_kind(kind: str | None) -> tuple[str | None, str | None]:
-    """The word of a kind that was asked for and, of "list:|", the separator."""
+    """Split a kind that was asked for: "list:|" is "list" and its separator, others have none."""
     word, colon, separator = (kind or "").partition(":")
     if word != "list" or not colon:
         return kind, None
@@ -240,7 +240,7 @@ def profile(
     kinds: Mapping[str, str] | None = None,
     show: bool | None = False,
 ) -> list[ColumnProfile]:
-    """Every column's profile, from one pass over the source; `kinds` says which text is lists."""
+    """Every column's profile, from one pass over the source; `kinds` says which texts are lists."""
     wanted = list(source.columns if columns is None else columns)
     return [look.finish() for look in looks_at(source, wanted, kinds, show=show)]
 
@@ -252,7 +252,7 @@ def looks_at(
     *,
     show: bool | None = False,
 ) -> list[_Look]:
-    """A look at every column; those at parts of a table can be added up."""
+    """A look at every column; looks at parts of a table can be merged with `absorb`."""
     kinds = dict(kinds or {})
     looks = [_Look(name, source.kinds.get(name), kinds.get(name)) for name in columns]
     with progress("looking", source.total, show=show) as tell:

@@ -1,7 +1,7 @@
-"""Rows on their way into a store: read once, kept provisionally on disk, settled at the end.
+"""Rows on their way into a store: read once, kept on disk as provisional numbers, then settled.
 
-The rows of a table may be read in several parts, by several processes: what each has learned is
-added up, and the store is the same bytes.
+A table may be read in several parts, by several processes: what each learned is added up, and the
+store is the same byte for byte.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["Reading", "Spool", "removed", "write_all"]
 
 
 class Spool:
-    """Provisional rows on disk, beside the store they will become. It may be written in one process
-    and read in another."""
+    """Provisional rows in a file, in the folder of the store they will become. One process may
+    write it and another read it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,13 +48,13 @@ class Spool:
             self._shapes.append((array.shape, array.dtype))
 
     def flush(self) -> None:
-        """What was written can be read, by anybody."""
+        """Close the file, so that any process can read it."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def read(self, arrays: int) -> Iterator[list[np.ndarray]]:
-        """What was written, `arrays` at a time, in order."""
+        """Yield what was written, in order, `arrays` arrays at a time."""
         self.flush()
         if not self._shapes:
             return
@@ -68,14 +68,14 @@ class Spool:
                 yield out
 
     def remove(self) -> None:
-        with suppress(OSError):  # on a full disk closing writes, and fails, once more
+        with suppress(OSError):  # on a full disk closing writes again, and fails
             self.flush()
         self.path.unlink(missing_ok=True)
 
 
 @contextmanager
 def removed(spools: Sequence[Spool]) -> Iterator[None]:
-    """They are gone afterwards."""
+    """A context that removes the spools at its end."""
     try:
         yield
     finally:
@@ -85,7 +85,7 @@ def removed(spools: Sequence[Spool]) -> Iterator[None]:
 
 @dataclass
 class Reading:
-    """What some rows taught, and where they are, provisionally."""
+    """What was learned from some rows, and the spool that holds them."""
 
     learner: Learner
     targets: list[TargetReader]
@@ -130,8 +130,8 @@ def write_all(
     *,
     show: bool | None,
 ) -> None:
-    """Finish what was learned of all rows and write them, in the order of readings; those that are
-    not the learner's own are taken into it."""
+    """Merge what all readings learned into `learner` and `targets`, finish them, and write all
+    rows, in the order of readings."""
     absorbed = [
         None
         if one.learner is learner
@@ -164,7 +164,7 @@ def _settled(
     targets: Sequence[TargetReader],
     schema: Schema,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """The arrays of the store, a chunk at a time."""
+    """Yield the arrays of the store, a chunk at a time."""
     for labels, weights, *arrays in spool.read(2 + learner.n_arrays):
         codes, values = learner.settle(Provisional.of(arrays), vocabulary)
         parts = {"codes": codes}

@@ -1,6 +1,6 @@
-"""Anything that holds a table, as a `Source` of chunks: paths, globs, folders, frames, arrays.
+"""Opens anything that holds a table as a `Source` of chunks: paths, globs, folders, frames, arrays.
 
-`open_source` is the one door. `criteo` and `avazu` are formats with a schema of their own.
+`open_source` is the entry point. `criteo` and `avazu` are formats with a schema of their own.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ENDINGS = {
     ".libfm": "libsvm",
 }
 COMPRESSED = (".gz", ".zst", ".zstd")
-LOOKED_AT = 1 << 20  # bytes at either end of a file that tell it from another
+LOOKED_AT = 1 << 20  # bytes at either end of a file that identify it
 IN_MEMORY = "pandas, polars or pyarrow frames, NumPy arrays, dicts of columns, Arrow streams"
 
 CRITEO_INTEGERS = [f"I{i}" for i in range(1, 14)]
@@ -108,7 +108,7 @@ def avazu_schema(min_count: int = 4) -> Schema:
 
 
 def format_schema(format: str, min_count: int | None = None) -> Schema | None:
-    """The schema that comes with a format, or None where it has to be inferred."""
+    """The schema of a format that has one, else None: it must be inferred."""
     make = {"criteo": criteo_schema, "avazu": avazu_schema}.get(format)
     if make is None:
         return None
@@ -126,8 +126,8 @@ def open_source(
 ) -> Source:
     """A source over `data`: a path, a glob, a folder, a list of paths, or a table in memory.
 
-    `separator`, `quote` and `null_words` are for text. `schema`, where the table is to be read as
-    an earlier one was, settles what libffm leaves open.
+    `separator`, `quote` and `null_words` apply to text. Give `schema` to read the table as an
+    earlier one was: it settles what libffm leaves open.
     """
     if format not in FORMATS:
         raise not_one_of(f"format={format!r}", format, FORMATS)
@@ -147,12 +147,12 @@ def open_source(
 
 
 def is_source(data: Any) -> bool:
-    """Whether it is a `Source` already."""
+    """Whether `data` is a `Source` already."""
     return all(hasattr(data, name) for name in ("chunks", "columns", "kinds", "target"))
 
 
 def is_paths(data: Any) -> bool:
-    """Whether it is a list of paths."""
+    """Whether `data` is a list of paths."""
     return (
         isinstance(data, (list, tuple))
         and len(data) > 0
@@ -161,12 +161,12 @@ def is_paths(data: Any) -> bool:
 
 
 def paths_of(data: Any) -> list[Path]:
-    """The files of a table on disk; none of one in memory."""
+    """The files of a table on disk; empty for one in memory."""
     return _paths(data) if isinstance(data, (str, Path)) or is_paths(data) else []
 
 
 def _paths(data: Any) -> list[Path]:
-    """The files meant, in the order of their names."""
+    """The files that `data` names; those of a folder or glob sorted."""
     if not isinstance(data, (str, Path)):
         return [p for item in data for p in _paths(item)]
     path = Path(data)
@@ -190,7 +190,7 @@ def _paths(data: Any) -> list[Path]:
             )
         return [path]
     with read_errors(path):
-        # A pattern such as **/** finds a file in more ways than one.
+        # A pattern such as **/** finds the same file several times.
         found = sorted({Path(p) for p in glob.glob(str(data), recursive=True)})
         found = [p for p in found if p.is_file()]
     if not found:
@@ -199,26 +199,26 @@ def _paths(data: Any) -> list[Path]:
 
 
 def _refuse_ours(folder: Path) -> None:
-    """A model and a store hold tables of their own, which no one means."""
+    """Raise for a model or a store: nobody means the Parquet files inside."""
     for header, beside, what in (
         ("model.json", "table.safetensors", "a model, not a table; name a table of rows"),
-        ("header.json", "codes-*.bin", "a store, of codes; name the table it was made from"),
+        ("header.json", "codes-*.bin", "a store; name the table it was made from"),
     ):
         if (folder / header).is_file() and any(folder.glob(beside)):
             raise DataError(f"{folder} is {what}")
 
 
 def stamps_of(data: Any) -> dict[Path, Any]:
-    """What tells whether the files of a table are changed later."""
+    """A stamp of each of the table's files, for `check_unchanged`."""
     return {path: _stamp(path) for path in paths_of(data)}
 
 
 def check_unchanged(stamps: Mapping[Path, Any]) -> None:
-    """Files are read more than once: what one reading learned has to be true of the next."""
+    """Raise if a file changed since `stamps_of`: tables are read twice, and must be the same."""
     for path, stamp in stamps.items():
         if _stamp(path) != stamp:
             raise DataError(
-                f"{path} was changed while it was read; read a copy, or wait until nobody writes it"
+                f"{path} was changed while it was read; read a copy, or wait until it is complete"
             )
 
 
@@ -229,11 +229,11 @@ def check_not_read(out: Path, data: Any) -> None:
 
 
 def identity_of(data: Any, *, times: bool = True) -> Any:
-    """What tells one table from another, as JSON has it; None of files that are gone.
+    """What identifies a table, ready for JSON; None if its files are gone.
 
-    Of a file its name, its size, what it begins and ends with and, unless a copy is as good
-    (`times`), when it was written; of a store its header, of a remote one its URL; of a table in
-    memory its columns and a checksum of its rows.
+    For a file its name, size, a checksum of its beginning and end, and with `times` when it was
+    written (without, a copy counts as the same); for a store the same of its header, for a remote
+    one its URL; for a table in memory its columns and a checksum of its rows.
     """
     if is_remote(data):
         return data
@@ -249,7 +249,7 @@ def identity_of(data: Any, *, times: bool = True) -> Any:
             return data.explain(optimized=False)
         frame = to_frame(data)
         return [frame.columns, zlib.crc32(frame.hash_rows().to_numpy().tobytes())]
-    except (DataError, TypeError, pl.exceptions.PolarsError):  # told by its shape alone
+    except (DataError, TypeError, pl.exceptions.PolarsError):  # only its shape is known
         return list(getattr(data, "shape", ()))
 
 
@@ -288,13 +288,13 @@ def _format(paths: list[Path], format: str) -> str:
     if len(formats) > 1:
         raise DataError(
             f"files of several formats together ({', '.join(sorted(formats))}); "
-            "name one, for example with a glob: 'data/*.csv'"
+            "choose one of them, for example with a glob: 'data/*.csv'"
         )
     return formats.pop()
 
 
 def _guess(path: Path) -> str:
-    """The format of a file, by its first bytes where they tell, else by its name."""
+    """The format of a file, by its first bytes if they identify it, else by its name."""
     with read_errors(path), path.open("rb") as file:
         head = file.read(6)
     if head[:4] == b"PAR1":

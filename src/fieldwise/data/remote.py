@@ -1,5 +1,5 @@
-"""Stores on other file systems (s3://, gs://, hdfs://, whatever fsspec knows): kept there whole,
-read through a copy on this machine's disk, which is made once and mapped as any store is."""
+"""Stores on other file systems (s3://, gs://, hdfs://, whatever fsspec knows), read through a copy
+on this machine's disk, which is made once and mapped like any store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..files import disk_errors, sync_files, write_atomically
 __all__ = ["cache_folder", "fetched", "is_remote", "is_there", "send"]
 
 HEADER = "header.json"
-ABANDONED_SECONDS = 86_400.0  # after which a copy that nobody fills any more is removed
+ABANDONED_SECONDS = 86_400.0  # after which an unfinished copy is removed
 
 
 def is_remote(path: Any) -> bool:
@@ -31,13 +31,13 @@ def is_remote(path: Any) -> bool:
 
 
 def cache_folder() -> Path:
-    """Where copies are: FIELDWISE_CACHE, or the user's cache."""
+    """The folder of copies: FIELDWISE_CACHE, or in the user's cache."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("FIELDWISE_CACHE") or Path(home) / "fieldwise")
 
 
 def _opened(url: str) -> tuple[Any, str]:
-    """The file system and the path there."""
+    """The file system of a URL, and the path on it."""
     try:
         import fsspec
     except ImportError as error:
@@ -60,12 +60,12 @@ def _header(url: str) -> bytes | None:
 
 
 def is_there(url: str) -> bool:
-    """Whether there is a store."""
+    """Whether there is a store at a URL."""
     return _header(url) is not None
 
 
 def _names(header: bytes, url: str) -> list[str]:
-    """The files of a store beside its header."""
+    """The names of a store's files, without its header."""
     try:
         body = json.loads(header)
         arrays = [a["file"] for a in body["arrays"].values()]
@@ -74,12 +74,13 @@ def _names(header: bytes, url: str) -> list[str]:
         raise StoreError(f"{url}/{HEADER} is damaged: {error!r}; encode again") from error
     for name in names:
         if not isinstance(name, str) or Path(name).name != name:
-            raise StoreError(f"{url}/{HEADER} names {name!r}, which is no file of it")
+            raise StoreError(f"{url}/{HEADER} names {name!r}, which is not a file of it")
     return names
 
 
 def fetched(url: str) -> Path:
-    """The folder of this machine's copy; another version of the store has another one."""
+    """The folder of this machine's copy, made if it is not there; each version of a store has its
+    own."""
     header = _header(url)
     if header is None:
         raise StoreError(
@@ -107,10 +108,10 @@ def fetched(url: str) -> Path:
 
 
 def _make(folder: Path, fill: Callable[[Path], Any]) -> None:
-    """A copy, which is whole or not there."""
+    """Make a copy atomically: `fill` writes it into a temporary folder."""
     with disk_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        for left in folder.parent.glob(".*.tmp"):  # other machines may be filling theirs
+        for left in folder.parent.glob(".*.tmp"):  # others may be filling theirs
             if left.stat().st_mtime < time.time() - ABANDONED_SECONDS:
                 shutil.rmtree(left, ignore_errors=True)
         made = Path(tempfile.mkdtemp(".tmp", f".{folder.name}.", folder.parent))
@@ -141,7 +142,7 @@ def _put(made: Path, folder: Path) -> None:
 
 
 def send(folder: Path, url: str) -> None:
-    """Put a store there; what makes it one, its header, comes last. This machine keeps a copy."""
+    """Upload a store to a URL, its header last; this machine keeps a copy."""
     system, path = _opened(url)
     header = (folder / HEADER).read_bytes()
     try:

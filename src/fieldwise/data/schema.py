@@ -1,8 +1,8 @@
 """What a table's columns mean: `Field` for one, `Schema` for all. Frozen, plain, JSON round trip.
 
-A schema is settled twice: first the kinds (guessed by `profile` or given), then, once an encoder
-has seen the data, what it measured (`edges` of bins, `center` and `scale` of a linear field).
-Standard library only, so that a store can be opened where nothing but NumPy is installed.
+A schema is settled in two steps: first the kinds (guessed by `infer_schema` or given), then, once
+an encoder has seen the data, what it measured (`edges` of bins, `center` and `scale` of a linear
+field). Standard library only, so that a store can be opened where only NumPy is installed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _one_of(name: str, setting: str, value: object, allowed: tuple[str, ...]) ->
 def _texts(owner: object, **given: object) -> None:
     for setting, value in given.items():
         if not isinstance(value, str):
-            raise SchemaError(f"{owner!r}: {setting}={value!r} is no text")
+            raise SchemaError(f"{owner!r}: {setting}={value!r} is not text")
 
 
 def _is_scaling(center: Any, scale: Any) -> bool:
@@ -63,12 +63,12 @@ def _is_scaling(center: Any, scale: Any) -> bool:
 class Field:
     """One field: where its values come from and how they become rows of the table.
 
-    A list is several categories a row; text is one where it has a separator. Its rows of the table
-    are summed, or averaged.
+    A list has several categories per row; text with a `separator` is one too. The table's rows for
+    its categories are summed or averaged.
 
     Parameters
     ----------
-    name : of the field, unlike all others.
+    name : a name that no other field has.
     kind : "category", "numeric" or "list".
     column : the column it reads; its name unless it is a calendar part.
     part : "date", "year", "month", "day", "weekday", "hour" or "minute" of a time.
@@ -76,15 +76,15 @@ class Field:
     min_count : categories seen less often share the rare row.
     unseen : what a value never seen in training becomes: "mean", "rare" or "error".
     binning : of a number: "quantile", "log2", "linear" (no bins) or "edges".
-    n_bins : quantile bins, at most.
+    n_bins : the most quantile bins.
     edges : bin k holds edges[k - 1] <= v < edges[k].
-    center : of a linear number, with `scale`: its value is (v - center) / scale.
-    scale : see `center`; both are measured by an encoder.
-    separator : cuts text into the values of a list.
-    pooling : whether the rows of a list are averaged, "mean", or summed, "sum".
-    max_values : of a list in training; None is 256.
-    n_slots : the length of the longest list, measured by an encoder.
-    cross : fields whose evidence together it is made of; then it is no column.
+    center : of a linear field, with `scale`: its value is (v - center) / scale.
+    scale : see `center`; an encoder measures both.
+    separator : what text is split at into the values of a list.
+    pooling : whether a list's rows are averaged, "mean", or summed, "sum".
+    max_values : the most values a list may have in training; None is 256.
+    n_slots : the length of the longest list; an encoder measures it.
+    cross : the fields of the cross whose evidence it holds; it then reads no column.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Field:
             if self.binning is None:
                 object.__setattr__(self, "binning", "quantile" if self.edges is None else "edges")
             _one_of(self.name, "binning", self.binning, BINNINGS)
-            if self.binning == "log2":  # its bins are whole numbers
+            if self.binning == "log2":  # its bins are named by whole numbers
                 object.__setattr__(self, "dtype", "integer")
         elif self.binning is not None or self.edges is not None:
             what = f"binning={self.binning!r}" if self.binning else "edges"
@@ -169,27 +169,27 @@ class Field:
 
     @property
     def is_linear(self) -> bool:
-        """Kept as a number: one row for the slope, one for missing."""
+        """Whether it stays a number: one row for the slope, one for missing."""
         return self.binning == "linear"
 
     @property
     def is_binned(self) -> bool:
-        """Cut into intervals of its values."""
+        """Whether its numbers are cut into bins between edges."""
         return self.binning in ("quantile", "edges")
 
     @property
     def is_counted(self) -> bool:
-        """A dictionary of keys with counts: categories, lists, calendar parts, the log rule."""
+        """Whether it has a dictionary of counted keys: categories, lists, calendar parts, log2."""
         return not self.is_linear and not self.is_binned
 
     @property
     def is_list(self) -> bool:
-        """Several categories a row."""
+        """Whether it has several categories per row."""
         return self.kind == "list"
 
     @property
     def shown_kind(self) -> str:
-        """What people are told it is: how a number is binned, which part of a time, or its kind."""
+        """The kind shown to people: a number's binning, the part of a time, or `kind`."""
         return self.binning or self.part or self.kind
 
 
@@ -197,14 +197,14 @@ class Field:
 class Target:
     """The column to learn: one of a few classes, a number, or how many of `trials` succeeded.
 
-    A share is stored as successes over trials, with the trials as (a factor of) the weight.
+    A share is stored as successes over trials; the weight is multiplied by the trials.
 
     Parameters
     ----------
     column : its name.
     kind : "classes", "numeric" or "share".
-    dtype : what its values are: "string", "integer", "float" or "boolean".
-    classes : once they are seen; the target is stored as the position in here.
+    dtype : of its values: "string", "integer", "float" or "boolean".
+    classes : filled in once seen; the target is stored as a position in it.
     trials : of a share, the column of trials.
     """
 
@@ -226,7 +226,7 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """All fields of a table, its targets (one, as a rule) and its weight column.
+    """All fields of a table, its targets (usually one) and its weight column.
 
     Parameters
     ----------
@@ -273,17 +273,17 @@ class Schema:
 
     @property
     def target(self) -> Target | None:
-        """The first, where there is one."""
+        """The first target, or None."""
         return self.targets[0] if self.targets else None
 
     @property
     def trials(self) -> str | None:
-        """The column of trials of a target that is a share."""
+        """The column of trials if the target is a share, else None."""
         return self.target.trials if self.target else None
 
     @property
     def roles(self) -> list[str]:
-        """The columns that are no fields: targets, trials and weight, where there are."""
+        """The columns that are not fields: targets, and trials and weight if there are any."""
         names = (*(t.column for t in self.targets), self.trials, self.weight)
         return [name for name in names if name is not None]
 
@@ -297,36 +297,36 @@ class Schema:
 
     @property
     def columns(self) -> list[str]:
-        """The source columns the fields read, each once."""
+        """The source columns that the fields read, each once."""
         return list(dict.fromkeys(f.column for f in self.fields if not f.cross))
 
     @cached_property
     def linear(self) -> list[int]:
-        """Positions of the fields kept as numbers."""
+        """Positions of the linear fields."""
         return [i for i, f in enumerate(self.fields) if f.is_linear]
 
     @cached_property
     def slots(self) -> tuple[int, ...]:
-        """How many rows of the table each field brings: one, but for lists."""
+        """How many slots each field has: one, or more for lists."""
         return tuple(f.n_slots for f in self.fields)
 
     @cached_property
     def valued(self) -> list[int]:
-        """Positions of the slots that carry a value: those of linear fields and of lists."""
+        """Positions of the slots that have a value: those of linear fields and of lists."""
         places = slot_positions(self.slots)
         pairs = zip(self.fields, places, strict=True)
         return [s for f, place in pairs if f.is_linear or f.is_list for s in place]
 
     @cached_property
     def ordered(self) -> list[int]:
-        """Positions of the slots that stand for a number: in a binned field the code rises with it,
-        in a linear one it is the value, and code 1 is missing."""
+        """Positions of the slots of numbers: a binned field's code rises with the number; of a
+        linear one it is the value, with code 1 for missing."""
         places = slot_positions(self.slots)
         pairs = zip(self.fields, places, strict=True)
         return [s for f, place in pairs if f.is_binned or f.is_linear for s in place]
 
     def with_fields(self, **changes: Any) -> Schema:
-        """The same settings changed in every field."""
+        """The schema with these settings changed in every field."""
         check_settings(changes)
         return replace(self, fields=tuple(replace(f, **changes) for f in self.fields))
 
@@ -358,7 +358,7 @@ class Schema:
             raise SchemaError("not a fieldwise schema: it has no version number")
         if version > VERSION:
             raise SchemaError(
-                f"the schema is of version {version}, this fieldwise reads up to {VERSION}: "
+                f"the schema has version {version}, this fieldwise reads up to {VERSION}: "
                 "upgrade fieldwise"
             )
         try:
@@ -384,9 +384,10 @@ class Schema:
         return cls.from_dict(body)
 
     def difference(self, other: Schema, *, settled: bool = False) -> str:
-        """One line that says how `other` differs, empty where it does not.
+        """How `other` differs, in one line; empty if it does not.
 
-        `settled`: what this schema leaves open (edges, scales, classes) may be anything in `other`.
+        With `settled`, what this schema leaves open (edges, scales, classes) may be anything in
+        `other`.
         """
         if self.names != other.names:
             gone = [n for n in self.names if n not in other.names]
@@ -413,7 +414,7 @@ class Schema:
 
 
 def slot_positions(slots: Iterable[int]) -> list[range]:
-    """For every field the positions of its slots."""
+    """The positions of every field's slots."""
     ends = list(accumulate(slots, initial=0))
     return [range(first, last) for first, last in pairwise(ends)]
 
@@ -433,7 +434,7 @@ def check_settings(settings: Iterable[str]) -> None:
 
 
 def check_names(names: Iterable[str], columns: Iterable[str], what: str) -> None:
-    """Raise for the first of `names` that is no column."""
+    """Raise for the first of `names` that is not in `columns`."""
     columns = list(columns)
     for name in names:
         if name not in columns:

@@ -1,8 +1,8 @@
-"""Batches of a store in a seeded order that can be stopped and taken up again exactly.
+"""Batches of a store in a seeded order, which can be stopped and resumed exactly.
 
-The rows of an epoch are put in order in two steps: blocks of neighbouring rows are shuffled, then
-the rows within each group of blocks. A group is read in long runs and held in memory, so a table
-larger than memory still streams; a table that fits in one group is shuffled entirely.
+An epoch is shuffled in two steps: first blocks of neighbouring rows, then the rows within each
+group of blocks. A group is read in long runs and held in memory, so a table larger than memory
+still streams; a table that fits in one group is shuffled entirely.
 
 The order is a function of seed, epoch, the number of rows and the size of a group. It is drawn from
 the raw bits of Philox, whose stream is fixed, so it is the same on every machine and with every
@@ -23,7 +23,7 @@ from ..layout import Layout
 
 __all__ = ["Batches", "Cursor", "Rows", "Seen", "Table", "gathered", "row_weights", "wide_values"]
 
-BLOCK = 1 << 13  # neighbouring rows that travel together
+BLOCK = 1 << 13  # neighbouring rows that are shuffled as one
 GROUP = 1 << 20  # rows shuffled among each other
 PIECE = 1 << 16  # rows gathered at a time
 
@@ -31,8 +31,8 @@ PIECE = 1 << 16  # rows gathered at a time
 class Table(Protocol):
     """Rows that can be read by their numbers: a `Store`, or `Rows` in memory.
 
-    One that keeps its rows on a device also has `shuffled`, which `Batches` then asks for whole
-    groups in their order.
+    One that keeps its rows on a device also has `shuffled`, from which `Batches` then gets whole
+    groups in order.
     """
 
     n_rows: int
@@ -44,7 +44,7 @@ class Table(Protocol):
 
 
 class Rows:
-    """Arrays in memory, as a store has them: codes (n, m), target (n, 1), ..."""
+    """A `Table` of arrays in memory, as a store has them: codes (n, S), target (n, targets), ..."""
 
     def __init__(self, **arrays: np.ndarray | None) -> None:
         given = {k: a for k, a in arrays.items() if a is not None}
@@ -60,8 +60,8 @@ class Rows:
 
 
 class Seen:
-    """Rows in which every category with a count of 0 is coded as one that was never seen: -1, or in
-    the slots `rare` 0, the rare row."""
+    """A `Table` in which every category with a count of 0 is coded as never seen: -1, or in the
+    slots `rare` as 0, the rare row."""
 
     def __init__(
         self, rows: Table, layout: Layout, counts: np.ndarray, rare: Sequence[int] = ()
@@ -69,7 +69,7 @@ class Seen:
         self._rows, self.n_rows = rows, rows.n_rows
         self._unseen = np.full(layout.n_slots, -1, np.int32)
         self._unseen[list(rare)] = 0
-        self._known = np.append(counts > 0, False)  # what is unseen already stays so
+        self._known = np.append(counts > 0, False)  # at -1: unseen values stay unseen
         self._first = layout.offsets[layout.slot_owner]
 
     @property
@@ -85,7 +85,7 @@ class Seen:
 
 
 def gathered(rows: Table, only: np.ndarray | None) -> dict[str, np.ndarray]:
-    """The rows that `only` is true for, in memory."""
+    """The rows where `only` is true, copied into memory."""
     if only is None:
         return rows.read(0, rows.n_rows)
 
@@ -106,8 +106,8 @@ def gathered(rows: Table, only: np.ndarray | None) -> dict[str, np.ndarray]:
 def wide_values(
     codes: np.ndarray, values: np.ndarray | None, valued: Sequence[int]
 ) -> np.ndarray | None:
-    """values (n, S) as engines take them, 1 for a category, of those (n, valued slots) that are
-    kept; None where every slot is a category."""
+    """values (n, valued slots) of a store -> (n, S) as engines take them, 1 for a category; None if
+    every slot is a category."""
     if not valued:
         return None
     wide = np.ones(codes.shape, dtype=np.float32)
@@ -117,13 +117,13 @@ def wide_values(
 
 
 def row_weights(batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """(n,) the weight of every row; 1 where there are none."""
+    """(n,) the weight of every row; 1 if the batch has none."""
     return batch["weight"][:, 0] if "weight" in batch else np.ones(len(batch["codes"]))
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """Where a shuffle stands: the next batch to give, and what its order was drawn for."""
+    """The position of a shuffle: the next batch, and what its order depends on."""
 
     seed: int
     epoch: int
@@ -141,7 +141,7 @@ class Cursor:
 
 
 def _bits(n: int, *key: int) -> np.ndarray:
-    """Random bits, fixed by the key, in whose order things are put."""
+    """Random bits, fixed by the key; sorting by them shuffles."""
     return np.random.Philox(np.random.SeedSequence(key)).random_raw(n)
 
 
@@ -164,9 +164,9 @@ class Batches:
     batches = Batches(store, 2048, seed=7)
     for batch in batches:            # the rest of the current epoch; then the cursor is on the next
         batch["codes"], batch["target"], ...
-    batches.cursor                   # save it; Batches(store, 2048, cursor=...) goes on from there
+    batches.cursor                   # save it; Batches(store, 2048, cursor=...) continues there
 
-    A cursor brings its own seed.
+    A cursor has its own seed.
 
     `only` (n_rows,) is true for the rows to use.
     """
@@ -215,7 +215,7 @@ class Batches:
         self._cursor = cursor
 
     def __len__(self) -> int:
-        """Batches in an epoch; the last may be smaller."""
+        """The number of batches in an epoch; the last may be smaller."""
         return -(-self.n_rows // self.batch_size)
 
     def _groups(self, epoch: int) -> list[np.ndarray]:
@@ -243,7 +243,7 @@ class Batches:
     def _shuffled(
         self, spans: list[tuple[int, int]], kept: list[np.ndarray | None], bits: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """One long read a block, then the shuffle in memory."""
+        """Read the spans, one long read each, and shuffle their rows in memory."""
         runs = []
         for (start, stop), mask in zip(spans, kept, strict=True):
             found = self.store.read(start, stop)

@@ -1,7 +1,7 @@
-"""One row at a time, as a dict of raw values: what a server gets. Same codes as a frame's.
+"""Encodes one row at a time, a dict of raw values as a server gets it. Same codes as for a frame.
 
-Values seen before are looked up; anything unusual goes through `Vocabulary.encode` as a frame of
-one row and is remembered, so there is one definition of a key and it is not here.
+Known values are looked up; anything unusual goes through `Vocabulary.encode` as a frame of one row
+and is cached, so that keys are defined in one place only, which is not here.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .words import StoredWords
 
 __all__ = ["RowCoder", "is_row"]
 
-REMEMBERED = 1 << 20  # unusual values of a field
-LONG = 256  # letters of a text that is not worth remembering
+REMEMBERED = 1 << 20  # unusual values of a field that are cached
+LONG = 256  # letters; longer texts are not cached
 LARGEST = float(np.finfo(np.float32).max)
 
 
 class _FieldCoder:
-    """Codes any value of a field by `Vocabulary.encode`, and remembers it. `n_unseen` counts the
+    """Encodes any value of a field by `Vocabulary.encode`, with a cache. `n_unseen` counts the
     values that training never saw."""
 
     def __init__(self, words: FieldVocabulary) -> None:
@@ -46,12 +46,12 @@ class _FieldCoder:
         return self._unusual(value)
 
     def _unusual(self, value: Any) -> tuple[int, float]:
-        # Values that are equal may have other texts: -0.0 and 0.0.
+        # Equal values may have different texts: -0.0 and 0.0.
         key: Any = (type(value), value, repr(value) if type(value) is float else None)
         try:
             found = self._others.get(key)
         except TypeError:
-            key = found = None  # unhashable: not remembered
+            key = found = None  # unhashable: not cached
         if found is None:
             frame, n_unseen = to_frame({self.field.column: [value]}), np.zeros(1, int)
             codes, values = self._alone.encode(Chunk(frame), n_unseen)
@@ -80,12 +80,12 @@ class _LinearCoder(_FieldCoder):
 
 
 class _WordCoder(_FieldCoder):
-    """Texts and whole numbers are looked up; so are the parts of times that are written in full."""
+    """Looks texts and whole numbers up; anything else is unusual."""
 
     def __init__(self, words: FieldVocabulary) -> None:
         super().__init__(words)
         self._unseen: Any = {"mean": -1, "rare": 0, "error": None}[self.field.unseen]
-        # A text that is no category is unseen; numbers can be written in other ways.
+        # In a text field an unknown text is unseen; numbers can be written in several ways.
         self._is_final = self._unseen is not None and self.field.dtype == "string"
 
     @cached_property
@@ -121,7 +121,7 @@ class _TimeCoder(_WordCoder):
 
 
 def _is_text(value: str) -> bool:
-    """Half a pair of surrogates is none, and in a table it is refused."""
+    """Whether it is valid Unicode; a lone surrogate is not, and is refused in a table."""
     try:
         return value.isascii() or bool(value.encode())
     except UnicodeEncodeError:
@@ -133,7 +133,7 @@ CLOCK = re.compile(r"[T ](\d\d):(\d\d)(?![0-9])", re.ASCII)
 
 
 def _calendar_key(text: str, part: str | None) -> str | None:
-    """The part of a time as `values.field_keys` has it; None where it takes more than a look."""
+    """The part of a time as `values.field_keys` gives it; None where that is not as simple."""
     if not DAY.match(text):
         return None
     if part == "date":
@@ -162,8 +162,8 @@ def _coder(words: FieldVocabulary) -> _FieldCoder | _ListCoder:
 
 
 class _ListCoder:
-    """The slots of a list of texts or whole numbers; anything else goes the long way. `n_unseen`
-    counts the lists that hold what training never saw."""
+    """Encodes a list of texts or whole numbers directly, anything else by `Vocabulary.encode`.
+    `n_unseen` counts the lists with a value that training never saw, or with too many."""
 
     def __init__(self, words: FieldVocabulary) -> None:
         self.field = words.field
@@ -194,7 +194,8 @@ class _ListCoder:
 
 
 class RowCoder:
-    """codes (1, S) and values (1, valued slots) of a dict of raw values; absent is an error."""
+    """Encodes a dict of raw values: codes (1, S) and values (1, valued slots). An absent column is
+    an error."""
 
     def __init__(self, vocabulary: Vocabulary | StoredWords) -> None:
         self._coders = [_coder(f) for f in vocabulary.fields]
@@ -202,7 +203,7 @@ class RowCoder:
 
     @cached_property
     def _plan(self) -> list[tuple[str, Any, Any]]:
-        """For every field its column, its coder, and a lookup of texts to try first: to call the
+        """For every field its column, its coder, and a lookup of texts to try first: calling the
         coder takes as long as all the rest."""
         return [
             (name, coder, coder._known.get if type(coder) is _WordCoder else None)
@@ -212,7 +213,7 @@ class RowCoder:
     def __call__(
         self, row: Mapping[str, Any], *, without: str | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """`without`: a field whose value is not asked for; its codes are 0."""
+        """`without` names a field whose value is not needed; its codes are 0."""
         if without is None and self._is_plain:
             return self._plain_codes(row), np.empty((1, 0), np.float32)
         codes: list[int] = []
@@ -243,11 +244,11 @@ class RowCoder:
 
     @cached_property
     def _is_plain(self) -> bool:
-        """Every field has one code and no value."""
+        """Whether every field has one code and no value."""
         return not any(type(coder) in (_ListCoder, _LinearCoder) for coder in self._coders)
 
     def _plain_codes(self, row: Mapping[str, Any]) -> np.ndarray:
-        """The same of such rows: texts are looked up one after the other, what is left is coded."""
+        """The codes if `_is_plain`: first look up all texts, then encode what is left."""
         try:
             codes: list[Any] = [
                 find(value) if type(value := row[name]) is str and find is not None else None
@@ -264,7 +265,7 @@ class RowCoder:
 
     @property
     def n_unseen(self) -> list[int]:
-        """(m,) the rows so far in which a field had what training never saw"""
+        """(m,) the number of rows so far in which a field had what training never saw"""
         return [coder.n_unseen for coder in self._coders]
 
 
@@ -273,8 +274,8 @@ def _absent(error: KeyError) -> SchemaError:
 
 
 def is_row(data: Any, schema: Schema) -> bool:
-    """A dict of values, not of columns. What a list field holds does not tell, unless there is
-    nothing else: then a list is a row's where its items are plain and no separator cuts them."""
+    """Whether `data` is a dict of values, not of columns. List fields decide only if there are no
+    others: then a list is one row's value if its items are plain and the field has no separator."""
     if not isinstance(data, Mapping):
         return False
     lists = {f.column: f for f in schema.fields if f.is_list}

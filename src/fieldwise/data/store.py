@@ -3,17 +3,17 @@
     store/
       header.json              format, rows, schema, checksums, the names of the files below
       codes-1.bin              int32 (n, S)     codes within each field, -1 for unseen
-      values-1.bin             float32 (n, v)   of linear fields and lists, where there are any
+      values-1.bin             float32 (n, v)   of linear fields and lists, if there are any
       target-1.bin             float64 (n, targets)
-      weight-1.bin             float64 (n, 1)   where there is one
-      vocabulary-1.parquet     field, category, code, count; copied as bytes
-      counts-1.bin             int64, how often each code was seen, a field after the other
+      weight-1.bin             float64 (n, 1)   if there is one
+      vocabulary-1.parquet     field, category, code, count; handled as bytes
+      counts-1.bin             int64, how often each code was seen, field by field
 
-The header is the store: it is written last and replaced in one step, and everything it does not
-name is debris of a run that did not finish. Appending writes past the rows the header counts, so
-a kill at any moment leaves the store as it was before or as it should be after.
+The header defines the store: it is written last and replaced in one step, and files it does not
+name are leftovers of a run that did not finish. Appending writes past the rows that the header
+counts, so a kill at any moment leaves the store as it was before or as it should be after.
 
-Needs NumPy and nothing else.
+Needs only NumPy.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ OWN = re.compile(
     r"|vocabulary-\d+\.parquet"
     r"|\.(header\.json|vocabulary-\d+\.parquet|counts-\d+\.bin)(\.\d+)?\.tmp"
 )
-BLOCK_ROWS = 1 << 16  # rows under one checksum, in stores made from now on
+BLOCK_ROWS = 1 << 16  # rows per checksum; existing stores keep the number in their header
 
 
 @dataclass
 class _Array:
-    """One file of rows, written in order."""
+    """One of the arrays: its name and number of columns."""
 
     name: str
     columns: int
@@ -85,26 +85,26 @@ class _Checksums:
 def _read_header(path: Path) -> dict[str, Any]:
     file = path / HEADER
     if not file.is_file():
-        what = "is no folder" if not path.is_dir() else f"has no {HEADER}"
+        what = "is not a folder" if not path.is_dir() else f"has no {HEADER}"
         raise StoreError(f"{path} is not a store: it {what}. Make one with: fieldwise encode")
     return read_sealed(file, newest=FORMAT, what="store")
 
 
 def is_store(data: Any) -> bool:
-    """Whether a table is one that is encoded already, here or on another file system."""
+    """Whether `data` is an encoded table, on this or another file system."""
     if is_remote(data):
         return is_there(str(data))
     return isinstance(data, (str, Path)) and (Path(data) / HEADER).is_file()
 
 
 class StoreWriter:
-    """Writes rows into a new store, or past the end of one. Use as a context:
+    """Writes rows into a new store, or appends to one. Use as a context manager:
 
         with StoreWriter.create(path, {"codes": 39, "target": 1}) as writer:
             writer.write(codes=..., target=...)
             writer.finish(schema, vocabulary_bytes, counts)
 
-    Nothing counts before `finish` replaces the header; an error leaves things as they were.
+    Nothing takes effect before `finish` replaces the header; an error leaves things as they were.
     """
 
     def __init__(self, path: Path, header: dict[str, Any], n_rows: int) -> None:
@@ -142,7 +142,7 @@ class StoreWriter:
 
     @classmethod
     def append(cls, store: Store) -> StoreWriter:
-        """More rows for a store that is there."""
+        """A writer that appends rows to an existing store."""
         if _read_header(store.path) != store.header:
             raise StoreError(f"{store.path} has changed since it was opened; open it again")
         return cls(store.path, deepcopy(store.header), store.n_rows)
@@ -153,7 +153,7 @@ class StoreWriter:
         self._sums = {k: _Checksums(block * a.row_bytes) for k, a in self._arrays.items()}
         try:
             self._open()
-        except BaseException:  # a Ctrl-C at this moment leaves nothing either
+        except BaseException:  # even a Ctrl-C here must leave nothing
             self.__exit__()
             raise
         return self
@@ -171,11 +171,11 @@ class StoreWriter:
             self._continue_checksums()
 
     def widen(self, **columns: int) -> None:
-        """Set how wide arrays are that were made before it was known; nothing may be written."""
+        """Set the widths of arrays that were not known at first; no row may be written yet."""
         for name, width in columns.items():
             if name in self._arrays and self._arrays[name].columns != width:
                 if self.n_rows:
-                    raise StoreError(f"{self.path}: rows are there; {name} cannot be widened")
+                    raise StoreError(f"{self.path} has rows already; {name} cannot be widened")
                 self._header["arrays"][name]["columns"] = width
                 self._arrays[name] = spec = _Array(name, width)
                 self._sums[name] = _Checksums(int(self._header["block_rows"]) * spec.row_bytes)
@@ -189,7 +189,7 @@ class StoreWriter:
             sums.add(_as_bytes(tail[name], self._arrays[name]))
 
     def write(self, **arrays: np.ndarray) -> None:
-        """The next rows, of every array."""
+        """Write the next rows of every array."""
         n_rows = {len(a) for a in arrays.values()}
         if set(arrays) != set(self._files) or len(n_rows) != 1:
             raise StoreError(f"a row needs {sorted(self._files)}, not {sorted(arrays)}")
@@ -201,7 +201,7 @@ class StoreWriter:
         self.n_rows += n_rows.pop()
 
     def finish(self, schema: Schema, vocabulary: bytes, counts: Sequence[np.ndarray]) -> None:
-        """Sync everything, then make it count."""
+        """Sync everything, then replace the header so that it takes effect."""
         body = self._header
         if "schema" in body:
             old = Schema.from_dict(body["schema"])
@@ -235,7 +235,7 @@ class StoreWriter:
 
     def __exit__(self, *_: object) -> None:
         for file in self._files.values():
-            with suppress(OSError):  # a full disk shows up again when the buffer is flushed
+            with suppress(OSError):  # flushing the buffer repeats the error of a full disk
                 file.close()
         if self._finished:
             return
@@ -249,7 +249,7 @@ class StoreWriter:
                 folder.rmdir()
 
     def _undo(self) -> None:
-        """Give back the room that rows took which now do not count."""
+        """Truncate files to the rows of before."""
         with suppress(StoreError):
             _sweep(self.path, _read_header(self.path))
         for name, spec in self._arrays.items():
@@ -268,12 +268,12 @@ def _as_bytes(array: np.ndarray, spec: _Array) -> memoryview:
 
 
 def _own_files(path: Path) -> list[Path]:
-    """Files in the folder that a writer made, finished or not; nothing else is ever removed."""
+    """The files in the folder that a writer made, finished or not; only these are ever removed."""
     return [p for p in path.iterdir() if OWN.fullmatch(p.name)]
 
 
 def _sweep(path: Path, body: Mapping[str, Any]) -> None:
-    """Remove what the header does not name."""
+    """Remove our files that the header does not name."""
     arrays = (a["file"] for a in body["arrays"].values())
     kept = {HEADER, body["vocabulary"]["file"], body["counts"]["file"], *arrays}
     for file in _own_files(path):
@@ -282,7 +282,7 @@ def _sweep(path: Path, body: Mapping[str, Any]) -> None:
 
 
 def _check_header(body: Mapping[str, Any], schema: Schema) -> None:
-    """Raise a ValueError where a header's numbers and names are not such as we write."""
+    """Raise a ValueError if a header's numbers and names are not what a writer would write."""
     n_rows, block_rows = body["n_rows"], body["block_rows"]
     arrays, sizes = body["arrays"], body["counts"]["sizes"]
     numbers = [n_rows, block_rows - 1, *(n - 1 for n in sizes), body["generation"]]
@@ -294,7 +294,7 @@ def _check_header(body: Mapping[str, Any], schema: Schema) -> None:
             raise ValueError(f"{len(array['checksums'])} checksums of {n_blocks} blocks")
         sums += array["checksums"]
     if not all(type(n) is int and n >= 0 for n in (*numbers, *sums)):
-        raise ValueError("a number in it is none that there can be")
+        raise ValueError("a number in it is negative, or not whole")
     widths = {"codes": sum(schema.slots), "values": len(schema.valued)}
     wide = {name: array["columns"] for name, array in arrays.items()}
     if set(wide) - set(ARRAYS) or any(wide.get(name, 0) != n for name, n in widths.items()):
@@ -303,7 +303,7 @@ def _check_header(body: Mapping[str, Any], schema: Schema) -> None:
         raise ValueError(f"counts of {len(sizes)} fields, not {len(schema)}")
     for said in (body["vocabulary"], body["counts"], *arrays.values()):
         if not OWN.fullmatch(said["file"]):
-            raise ValueError(f"it names {said['file']!r}, which is no file of a store")
+            raise ValueError(f"it names {said['file']!r}, which is not a file of a store")
 
 
 class Store:
@@ -311,12 +311,12 @@ class Store:
 
     Parameters
     ----------
-    path : the folder that `encode` has written, or a URL of one that fsspec knows.
+    path : the folder that `encode` wrote, or its URL on a file system that fsspec knows.
 
     Attributes
     ----------
-    schema : what its columns are.
-    n_rows : how many rows it has.
+    schema : its `Schema`.
+    n_rows : the number of rows.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -360,21 +360,21 @@ class Store:
 
     @property
     def names(self) -> list[str]:
-        """The arrays there are: codes, and where present values, target, weight."""
+        """The names of its arrays: codes, and if present values, target, weight."""
         return list(self._arrays)
 
     def vocabulary_bytes(self) -> bytes:
         return self._checked_file("vocabulary")
 
     def counts(self) -> list[np.ndarray]:
-        """How often each code of every field was seen, (d_i,) a field."""
+        """How often each code was seen, (d_i,) for each field."""
         content, sizes = self._checked_file("counts"), self.header["counts"]["sizes"]
         if len(content) != 8 * sum(sizes):
             raise StoreError(f"{self.path / HEADER} is damaged: {len(content)} bytes of counts")
         return np.split(np.frombuffer(content, "<i8"), np.cumsum(sizes)[:-1])
 
     def _checked_file(self, name: str) -> bytes:
-        """One of the small files, read whole."""
+        """The checked content of the file of the vocabulary or the counts."""
         said = self.header[name]
         file = self.path / said["file"]
         try:
@@ -389,11 +389,11 @@ class Store:
         return content
 
     def array(self, name: str) -> np.ndarray:
-        """The whole array, mapped, not checked: (n_rows, columns)."""
+        """The whole array (n_rows, columns), mapped, without checking it."""
         return self._maps[name]
 
     def read(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Rows start .. stop of every array, checked."""
+        """Rows start .. stop of every array, after checking their blocks."""
         if not 0 <= start <= stop <= self.n_rows:
             raise StoreError(f"rows {start} to {stop} of {self.path}, which has {self.n_rows}")
         self._check_length()
@@ -401,10 +401,10 @@ class Store:
         return {k: m[start:stop] for k, m in self._maps.items()}
 
     def _check_length(self) -> None:
-        """Reading past the end of a mapped file ends the process: look before."""
+        """Raise if a file was truncated: reading past a mapped file's end kills the process."""
         for name, spec in self._arrays.items():
             file = self._file(name)
-            # A file that has been removed stays mapped, whatever has its name now.
+            # A removed file stays mapped, whatever has its name now.
             if file.is_file() and file.stat().st_size < self.n_rows * spec.row_bytes:
                 raise StoreError(f"{file} was cut short while it was read; encode the table again")
 
@@ -419,7 +419,7 @@ class Store:
                 high = min(low + self.block_rows, self.n_rows)
                 if zlib.crc32(_as_bytes(self._maps[name][low:high], spec)) != said[block]:
                     raise StoreError(
-                        f"{self._file(name)} was altered: rows {low:,} to {high:,} do not fit "
+                        f"{self._file(name)} was altered: rows {low:,} to {high:,} do not match "
                         "their checksum; encode the table again"
                     )
                 if name == "codes" and not self._are_codes(self._maps[name][low:high]):
@@ -430,7 +430,7 @@ class Store:
                 checked[block] = True
 
     def _are_codes(self, codes: np.ndarray) -> bool:
-        """Whether each is -1 or that of a category: a kernel reads the table's row it names."""
+        """Whether each is -1 or a category's: kernels read the table's rows without checks."""
         sizes = np.repeat(self.header["counts"]["sizes"], self.schema.slots)
         return bool((codes.min(axis=0) >= -1).all() and (codes.max(axis=0) < sizes).all())
 
@@ -453,10 +453,10 @@ class Store:
         counts: Sequence[np.ndarray] | None = None,
         **arrays: np.ndarray,
     ) -> Store:
-        """More rows at the end, and the store with them.
+        """Append rows; returns the store opened anew.
 
-        `schema`, `vocabulary` and `counts` replace the old ones where new categories were learned;
-        codes that are there already must not have moved.
+        `schema`, `vocabulary` and `counts` replace the old ones if new categories were learned; the
+        codes of old categories must be the same.
         """
         with StoreWriter.append(self) as writer:
             writer.write(**arrays)

@@ -1,7 +1,7 @@
-"""Separated text (CSV, TSV and the like) as chunks of text columns; polars parses.
+"""Separated text (CSV, TSV and the like) as chunks of text columns; polars parses it.
 
-Every cell stays text: what a column means is decided by looking at all of it, never by its first
-hundred rows.
+Every cell stays text: what a column means is decided from all of it, never from its first hundred
+rows.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from .chunks import Chunk
 
 __all__ = ["NULL_WORDS", "TextSource", "guess_separator"]
 
-# Words that mean "no value" in text files, beside the empty cell.
+# Words that mean "no value" in text files, as an empty cell does.
 NULL_WORDS = ("NA", "N/A", "NaN", "nan", "NULL", "null", "\\N")
 
 SEPARATORS = (",", "\t", ";", "|")
-PACKED = (b"x", b"\x1f", b"\x28", b"\xef")  # how zlib, gzip, zstd and a byte order mark begin
+PACKED = (b"x", b"\x1f", b"\x28", b"\xef")  # first bytes of zlib, gzip, zstd, a byte order mark
 
 
 def guess_separator(head: bytes) -> str:
@@ -52,7 +52,7 @@ def guess_separator(head: bytes) -> str:
 
 
 def _checked_separator(separator: str | None) -> str | None:
-    if separator == "\\t":  # as a shell hands it over
+    if separator == "\\t":  # as a shell passes it
         return "\t"
     if separator is not None and (len(separator) != 1 or not separator.isascii()):
         raise SettingError(f"separator={separator!r} must be one ASCII character, such as ';'")
@@ -60,7 +60,7 @@ def _checked_separator(separator: str | None) -> str | None:
 
 
 class TextSource:
-    """Files of separated text with the same columns."""
+    """A `Source` over files of separated text with the same columns."""
 
     target: str | None = None
     kinds: Mapping[str, str] = MappingProxyType({})
@@ -74,7 +74,7 @@ class TextSource:
         quote: bool = True,
         null_words: Sequence[str] = NULL_WORDS,
     ) -> None:
-        """`columns` names them where the files have no header."""
+        """`columns` names the columns of files without a header."""
         self.paths = list(paths)
         self.name = str(self.paths[0]) if len(self.paths) == 1 else f"{len(self.paths)} files"
         self._quote = quote
@@ -150,7 +150,7 @@ class TextSource:
             )
 
     def _parse(self, block: bytes, path: Path, row: int) -> pl.DataFrame:
-        """The rows of a block. Looking for blank lines costs, so it waits for a sign of them."""
+        """The rows of a block. Blank lines are only looked for if it does not parse otherwise."""
         quoted = self._quote and b'"' in block
         if quoted:
             self._check_quotes(block, path, row)
@@ -167,12 +167,12 @@ class TextSource:
         return frame
 
     def _read(self, block: bytes, quoted: bool) -> pl.DataFrame | None:
-        """The rows, or None where they are not all as long as the header."""
+        """The rows of a block, or None if they are not all as long as the header."""
         try:
             frame = _parsed(block, self.columns, self._separator, self._quote, self._null_words)
         except pl.exceptions.PolarsError:
             return None
-        # polars fills a short row with nulls without a word; a null at the end is the sign.
+        # polars silently fills a short row with nulls; a null in the last column may be that.
         if len(self.columns) == 1 or not frame[self.columns[-1]].has_nulls():
             return frame
         marks = np.frombuffer(block, dtype=np.uint8) == ord(self._separator)
@@ -200,7 +200,7 @@ class TextSource:
             if self._quote
             else (line.rstrip("\r\n").split(self._separator) for line in text)
         )
-        with suppress(csv.Error):  # a cell past csv's limit: it only serves to find the row
+        with suppress(csv.Error):  # a cell past csv's limit: then the row stays unnamed
             for i, cells in enumerate(rows):
                 if len(cells) != len(self.columns):
                     raise DataError(
@@ -216,8 +216,8 @@ def _parsed(
     quote: bool,
     null_words: Sequence[str],
 ) -> pl.DataFrame:
-    """Text by polars, which takes what begins like a compressed file for one ("x^" is enough, and
-    no rows come of it) and drops a mark of byte order. After such a mark it does neither."""
+    """Parse text with polars, which takes text that begins like a compressed file for one ("x^" is
+    enough, and gives no rows) and drops a byte order mark. After such a mark it does neither."""
     return pl.read_csv(
         BOM + block if block[:1] in PACKED else block,
         has_header=False,

@@ -1,6 +1,6 @@
-"""What a column's values mean to a field: text, numbers, and the keys that stand for categories.
+"""Converts a column's values to what a field needs: text, numbers, or keys of categories.
 
-A *key* is the text that stands for a category, the same whatever the source: 7, 7.0 and "7" of a
+A *key* is the text that identifies a category, whatever the source: 7, 7.0 and "7" of a
 whole-number field are all "7", True and "TRUE" of a boolean field are "true".
 """
 
@@ -25,32 +25,32 @@ __all__ = [
     "numbers_of",
 ]
 
-NO_NUMBER = ("nan", "NaN", "NAN", "")  # text that is missing rather than wrong in a numeric column
+NO_NUMBER = ("nan", "NaN", "NAN", "")  # in a numeric column these are missing, not errors
 LARGEST_LINEAR = 1e150  # its square is still finite
 
 
 @contextmanager
 def half_characters(name: str) -> Iterator[None]:
-    """Say what text that is no Unicode means: a surrogate without its other half."""
+    """Turn an error of encoding (a lone surrogate in text) into a DataError."""
     try:
         yield
     except UnicodeEncodeError as error:
         half = error.object[error.start : error.end]
         raise DataError(
-            f"column {name!r} holds text with half a character, {half!r}, which no file can keep; "
-            "mend the text"
+            f"column {name!r} holds text with half a character, {half!r}, which no file can store; "
+            "correct the text"
         ) from error
 
 
 def as_text(column: pl.Series) -> pl.Series:
-    """Any column as text; null where there is no value. NaN is no value."""
+    """Any column as text; null where there is no value (NaN is none)."""
     dtype = column.dtype
     if dtype == pl.String:
         return column
     if dtype.is_nested() or dtype == pl.Object:
         raise DataError(
-            f"column {column.name!r} holds {dtype} values; a field takes a text, number, truth "
-            "value or time a row, or a list of them. Drop the column or split it first"
+            f"column {column.name!r} holds {dtype} values; a field takes one text, number, boolean "
+            "or time per row, or a list of them. Drop the column or split it first"
         )
     if dtype.is_float():
         column = column.fill_nan(None)
@@ -79,21 +79,21 @@ A_DAY = {"ms": 86_400_000, "us": 86_400_000_000}
 
 
 def _check_years(column: pl.Series) -> None:
-    """Refuse times that no year of four digits has: their parts are read off the text, and far
-    enough out polars panics."""
+    """Refuse times outside the years 1 to 9999: their parts are read from text with four digits of
+    the year, and far outside polars panics."""
     unit = getattr(column.dtype, "time_unit", None)
-    if unit == "ns":  # which reach from 1677 to 2262
+    if unit == "ns":  # their range is 1677 to 2262
         return
     days = column.to_physical().cast(pl.Int64) // (A_DAY[unit] if unit else 1)
-    if not days.is_between(FIRST, LAST).all():  # of a missing one it says nothing
+    if not days.is_between(FIRST, LAST).all():  # missing ones are ignored
         raise DataError(
             f"column {column.name!r} holds a time outside the years 1 to 9999; make it null or "
-            "mend it"
+            "correct it"
         )
 
 
 def _as_number(column: pl.Series) -> np.ndarray:
-    """float64, NaN where there is no number."""
+    """A column as float64, NaN where there is no number."""
     if column.dtype == pl.String:
         column = column.str.strip_chars()
     elif isinstance(column.dtype, pl.Duration):
@@ -104,7 +104,7 @@ def _as_number(column: pl.Series) -> np.ndarray:
 
 
 def numbers_of(chunk: Chunk, name: str) -> np.ndarray:
-    """A column as float64, NaN for missing; a value that is no number is an error."""
+    """A column as float64, NaN for missing; raises for a value that is not a number."""
     column = chunk.frame[name]
     dtype = column.dtype
     if (
@@ -118,7 +118,7 @@ def numbers_of(chunk: Chunk, name: str) -> np.ndarray:
         return number
     text = as_text(column).str.strip_chars()
     bad = np.isnan(number) & (text.is_not_null() & ~text.is_in(NO_NUMBER)).to_numpy()
-    if bad.any():  # truth values as text, perhaps
+    if bad.any():  # perhaps booleans as text
         words = text.str.to_lowercase().replace_strict({"true": 1.0, "false": 0.0}, default=np.nan)
         number = np.where(bad, words.to_numpy(), number)
         bad &= np.isnan(number)
@@ -126,13 +126,13 @@ def numbers_of(chunk: Chunk, name: str) -> np.ndarray:
         row = int(np.argmax(bad))
         raise DataError(
             f"{chunk.locate(row)}: column {name!r} is numeric but holds {column[row]!r}; "
-            f"make it a category (kinds={{{name!r}: 'category'}}) or mend the value"
+            f"make it a category (kinds={{{name!r}: 'category'}}) or correct the value"
         )
     return number
 
 
 def linear_numbers(chunk: Chunk, name: str) -> np.ndarray:
-    """The same for a field that is kept as a number, which infinities cannot be."""
+    """Like `numbers_of` for a linear field, which refuses infinities and huge numbers."""
     number = numbers_of(chunk, name)
     large = ~np.isnan(number) & ~(np.abs(number) < LARGEST_LINEAR)
     if large.any():
@@ -161,7 +161,7 @@ def _log_rule(number: pl.Series) -> pl.Series:
 
 
 def _calendar(text: pl.Series, part: str) -> pl.Series:
-    """A part of an ISO date or time, read off the text as it is written (no time zone moves it)."""
+    """A part of an ISO date or time, read from the text as written (time zones do not shift it)."""
     if part == "date":
         return text.str.extract(r"^(\d{4}-\d{2}-\d{2})", 1)
     if part == "weekday":
@@ -181,7 +181,7 @@ def _whole_text(text: pl.Series) -> pl.Series:
 
 
 def field_keys(field: Field, text: pl.Series) -> pl.Series:
-    """The keys of these texts for this field; null is missing."""
+    """The keys of texts for a field; null is missing."""
     if field.part is not None:
         return _calendar(text, field.part)
     if field.dtype == "string":
@@ -195,5 +195,5 @@ def field_keys(field: Field, text: pl.Series) -> pl.Series:
     number = text.cast(pl.Float64, strict=False)
     if field.binning == "log2":
         return _log_rule(number)
-    # Long whole numbers keep all their digits; what is no number keeps its text.
+    # Long whole numbers keep all their digits; what is not a number keeps its text.
     return pl.select(pl.coalesce(_whole_text(text), number_text(number), text)).to_series()

@@ -1,14 +1,14 @@
-"""What an encoder knows: for every field its categories, their codes and how often each was seen.
+"""What an encoder learned: for every field its categories, their codes and how often each was seen.
 
-Codes are numbers within a field. Code 0 is the rare row of every field but a linear one; -1 is a
-value never seen (policy "mean": it scores as the mean of its field's rows).
+Codes are numbers within a field. Code 0 is the rare row, except in a linear field; -1 is a value
+never seen (policy "mean": it scores as the mean of its field's rows).
 
     counted field   0 rare | 1.. categories by falling count, ties by value (missing among them)
     binned field    0 rare | 1.. bins from low to high | then missing, if it was seen
-    linear field    0 the slope, which carries a value | 1 missing
+    linear field    0 the slope, which has a value | 1 missing
 
-A list has the codes of a counted field, several a row, each with a value; code 0 with value 0 is no
-value at all.
+A list has the codes of a counted field, several per row, each with a value; code 0 with value 0 is
+an empty slot.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 UNSEEN_CODE = -1
-MOST_BYTES = 1 << 28  # of values coded, after which those never seen in training are forgotten
+MOST_BYTES = 1 << 28  # of values encoded, after which unseen ones are dropped from the cache
 
 ENTRIES = {"category": pl.String, "code": pl.Int32, "count": pl.Int64}
 
@@ -80,7 +80,7 @@ class FieldVocabulary:
         return out
 
     def labels(self) -> list[str | None]:
-        """What a person reads for each code; None is missing."""
+        """A readable label for each code; None is missing."""
         own = ("(value)",) if self.field.is_linear else ("(rare)",)
         out: list[str | None] = [*own, *[None] * (self.size - 1)]
         for category, code, _ in self.entries.filter(pl.col("code") > 0).iter_rows():
@@ -94,14 +94,14 @@ class FieldVocabulary:
 
     @property
     def missing_code(self) -> int:
-        """The code of a missing value; -1 where training saw none."""
+        """The code of a missing value; -1 if training saw none."""
         found = self.entries.filter(pl.col("category").is_null())["code"]
         return int(found[0]) if len(found) else UNSEEN_CODE
 
     def decode(self, codes: np.ndarray, values: np.ndarray | None) -> pl.Series:
-        """Codes back to values; null for missing, rare and unseen, which have none.
+        """Codes back to values; null for missing, rare and unseen.
 
-        A bin gives its middle (an end bin its edge), a linear field its value.
+        A bin becomes its middle (an end bin its edge), a linear field its value.
         """
         codes = np.asarray(codes)
         inside = (codes >= 0) & (codes < self.size)
@@ -123,14 +123,14 @@ class FieldVocabulary:
         return self._typed(pl.concat([pl.Series("", [None], dtype=pl.String), own]))
 
     def decode_lists(self, codes: np.ndarray, filled: np.ndarray) -> pl.Series:
-        """codes (n, n_slots) of which some are filled -> lists; null where missing."""
+        """Codes (n, n_slots), some of them filled, back to lists; null where missing."""
         flat = self.decode(codes[filled], None)
         row = np.nonzero(filled)[0].astype(np.uint32)
         every = pl.DataFrame({"row": np.arange(len(codes), dtype=np.uint32)})
         grouped = pl.DataFrame({"row": row, "item": flat}).group_by("row").agg("item")
         lists = every.join(grouped, on="row", how="left", maintain_order="left")["item"]
         missing = (codes[:, 0] == self.missing_code) & (filled.sum(axis=1) == 1)
-        if self.missing_code < 1:  # a row of its own it has not
+        if self.missing_code < 1:  # missing has no row of its own
             missing[:] = False
         return lists.set(pl.Series(missing), None).alias(self.field.name)
 
@@ -155,14 +155,14 @@ class FieldVocabulary:
         return [float(np.nextafter(edges[0], -np.inf)), *inner, edges[-1]]
 
     def scaled(self, numbers: np.ndarray) -> np.ndarray:
-        """The values of a linear field, float32; 1 where missing, for the row of missing."""
+        """Numbers as values of a linear field, float32; 1 where missing, for the row of missing."""
         center, scale = self.scaling
         largest = np.finfo(np.float32).max
         value = np.clip((numbers - center) / scale, -largest, largest)
         return np.where(np.isnan(numbers), 1.0, value).astype(np.float32)
 
     def counted(self, key: str | None, count: int, *, code: int | None = None) -> FieldVocabulary:
-        """The same after a category was seen `count` times more; `code`, where given, becomes its
+        """A copy in which a category was seen `count` times more; with `code` this becomes its
         code."""
         key_is = pl.col("category").eq_missing(pl.lit(key, pl.String))
         if self.entries.filter(key_is).is_empty():
@@ -176,19 +176,19 @@ class FieldVocabulary:
         return replace(self, entries=changed)
 
     def alone(self) -> Vocabulary:
-        """A vocabulary of this field and no other."""
+        """A vocabulary of this field only."""
         return Vocabulary(Schema(fields=(self.field,)), [self])
 
     @property
     def scaling(self) -> tuple[float, float]:
-        """center and scale of a linear field"""
+        """The center and scale of a linear field"""
         if self.field.center is None or self.field.scale is None:
             return 0.0, 1.0
         return self.field.center, self.field.scale
 
 
 class _Coder:
-    """Encodes one field with what its vocabulary knows. Keeps a dictionary, so build it once."""
+    """Encodes one field with its vocabulary. Builds a dictionary, so make it once."""
 
     def __init__(self, vocabulary: FieldVocabulary) -> None:
         self.vocabulary = vocabulary
@@ -202,8 +202,8 @@ class _Coder:
             self._keys = Keys(self.field, self._known)
 
     def __call__(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-        """codes (n, n_slots) int32, values (n, n_slots) float32 of a field that carries some, and
-        which rows hold something never seen: a value, or more of them."""
+        """Codes (n, n_slots) int32, values (n, n_slots) float32 if the field has any, and which
+        rows hold a value never seen, or a list longer than any seen."""
         if self.field.is_list:
             return self._lists(chunk)
         codes, values = self._plain(chunk)
@@ -227,7 +227,7 @@ class _Coder:
         found = flat_lists(chunk, self.field)
         n_slots = self.field.n_slots
         if self.field.unseen == "error":
-            advice = "set unseen='mean' or 'rare' to have the others left out"
+            advice = "set unseen='mean' or 'rare' to leave the others out"
             check_lengths(chunk, self.field, found.lengths, n_slots, advice)
         flat = self._counted(found.items)
         flat = self._settle(flat, flat == UNSEEN_CODE, found.items)
@@ -236,7 +236,7 @@ class _Coder:
         return codes, values, unseen
 
     def _counted(self, chunk: Chunk) -> np.ndarray:
-        keys = self._keys  # several threads may be here, and any of them may begin anew
+        keys = self._keys  # other threads may be here, and replace it
         if keys.size > 2 * len(self._code_of) + (1 << 20) or keys.n_bytes > MOST_BYTES:
             self._keys = keys = Keys(self.field, self._known)  # forget the unseen
         ids = keys.ids(chunk)
@@ -260,9 +260,9 @@ class _Coder:
 
 
 class Vocabulary:
-    """Every field's vocabulary, and the encoding of frames with it."""
+    """Every field's vocabulary; encodes and decodes frames."""
 
-    evidence: Any = None  # of crosses, where there are (fieldwise.crosses)
+    evidence: Any = None  # of crosses, if there are any (fieldwise.crosses)
 
     def __init__(self, schema: Schema, fields: Sequence[FieldVocabulary]) -> None:
         self.schema = replace(schema, fields=tuple(f.field for f in fields))
@@ -287,9 +287,9 @@ class Vocabulary:
     def encode(
         self, chunk: Chunk, n_unseen: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """codes (n, S) int32 and values (n, valued slots) float32, as the schema has them.
+        """Codes (n, S) int32 and values (n, valued slots) float32 of a chunk.
 
-        `n_unseen` (m,) is raised by the rows in which a field has what training never saw.
+        `n_unseen` (m,) is increased by the rows in which a field has what training never saw.
         """
         if self._coders is None:
             self._coders = [_Coder(f) for f in self.fields]
@@ -308,8 +308,8 @@ class Vocabulary:
         return codes, values
 
     def decode(self, codes: np.ndarray, values: np.ndarray | None = None) -> pl.DataFrame:
-        """One column a field; see FieldVocabulary.decode. Without values a linear field has none,
-        and the empty slots of a list are negative codes other than that of unseen."""
+        """Codes back to a frame of one column per field; see FieldVocabulary.decode. Without
+        values a linear field is NaN, and codes below -1 are the empty slots of lists."""
         columns, k = [], 0
         for f, place in zip(self.fields, slot_positions(self.schema.slots), strict=True):
             own, value = codes[:, place.start : place.stop], None
@@ -327,8 +327,8 @@ class Vocabulary:
         return pl.DataFrame(columns)
 
     def with_category(self, j: int, key: str | None, count: int) -> Vocabulary:
-        """The same with a row of its own, the field's last, for a category of field j that was seen
-        `count` times more."""
+        """A copy in which a category of field j was seen `count` times more, and has a row of its
+        own, the field's last."""
         old = self.fields[j]
         fields = [*self.fields]
         fields[j] = old.counted(key, count, code=old.size)
@@ -339,7 +339,7 @@ class Vocabulary:
         return out
 
     def lenient(self) -> Vocabulary:
-        """The same, but that a value never seen is no error in any field."""
+        """A copy in which unseen values are no error in any field (unseen='mean')."""
         mean = [replace(f, field=replace(f.field, unseen="mean")) for f in self.fields]
         return Vocabulary(self.schema, mean)
 
@@ -366,7 +366,7 @@ class Vocabulary:
         extra = set(parts) - set(schema.names)
         if extra:
             names = ", ".join(sorted(map(repr, extra)))
-            raise SchemaError(f"the vocabulary has fields the schema has not: {names}")
+            raise SchemaError(f"the vocabulary has fields that the schema lacks: {names}")
         fields = [FieldVocabulary(f, parts.get(f.name, empty)) for f in schema.fields]
         for f in fields:
             _check_entries(f)
@@ -374,7 +374,7 @@ class Vocabulary:
 
 
 def _check_entries(words: FieldVocabulary) -> None:
-    """Every code but 0 is that of one category, and every category has one; all else trusts it."""
+    """Raise unless every code but 0 belongs to one category; other code relies on it."""
     field, names = words.field, words.entries["category"]
     codes, counts = (words.entries[name] for name in ("code", "count"))
     own = codes.filter(codes > 0).to_numpy()
@@ -396,14 +396,14 @@ def _check_entries(words: FieldVocabulary) -> None:
 
 
 def lone(field: Field, key: str | None) -> Vocabulary:
-    """A vocabulary of one field that knows one category: code 1, and all else is unseen."""
+    """A vocabulary of one field with one category, code 1; all else is unseen."""
     field = replace(field, unseen="mean")
     entries = pl.DataFrame({"category": [key], "code": [1], "count": [1]}, schema=ENTRIES)
     return FieldVocabulary(field, entries).alone()
 
 
 def bin_entries(field: Field, counts: np.ndarray, n_missing: int | None) -> pl.DataFrame:
-    """Entries of a binned field: a row a bin, then missing; None where that has no row."""
+    """The entries of a binned field: its bins, then missing unless `n_missing` is None."""
     labels: list[str | None] = [*bin_labels(field.edges or ())]
     codes = list(range(1, len(labels) + 1))
     numbers = [int(c) for c in counts]
@@ -413,7 +413,7 @@ def bin_entries(field: Field, counts: np.ndarray, n_missing: int | None) -> pl.D
 
 
 def integer_vocabulary(schema: Schema, counts: Sequence[np.ndarray]) -> Vocabulary:
-    """The vocabulary of a table that holds codes: category k of a field is the number k, code k."""
+    """The vocabulary of a table of codes: category k of a field is the number k, code k."""
     fields = []
     for field, count in zip(schema.fields, counts, strict=True):
         number = np.arange(len(count))

@@ -1,5 +1,5 @@
-"""What a store knows of its categories without reading them: how many there are and how often each
-was seen. Needs NumPy alone; everything else is read when it is asked for."""
+"""A store's vocabulary, loaded lazily: the number of categories and their counts need only NumPy,
+the categories themselves are parsed on first use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["StoredWords"]
 
 
 class StoredWords:
-    """Stands for the `Vocabulary` of a store."""
+    """Stands in for the `Vocabulary` of a store."""
 
     evidence = None  # a store has no crosses
 
@@ -50,13 +50,13 @@ class StoredWords:
             raise StoreError(f"{self._path}: {error}") from error
         if found.sizes != self.sizes:
             raise StoreError(
-                f"{self._path} is damaged: its vocabulary has {found.sizes} categories a field, "
+                f"{self._path} is damaged: its vocabulary has {found.sizes} categories by field, "
                 f"its counts {self.sizes}; encode again"
             )
         return found
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # of copies and pickles
+        if name.startswith("__"):  # asked for by copy and pickle
             raise AttributeError(name)
         return getattr(self.opened, name)
 

@@ -1,10 +1,10 @@
-"""Training past one process: columns are shared out between workers, which exchange one float a
-sample and output.
+"""Training with several processes: workers share the columns, and exchange one float per sample and
+output.
 
-    grid      who holds what                 meeting   how workers find each other
-    peers     what they tell each other      run       train, by all of them
-    shards    their checkpoints              ray       the same on a Ray cluster
-    planning  what it takes
+    grid      which worker has which columns    meeting   how workers find each other
+    peers     their communication               run       training on all of them
+    shards    their checkpoints                 ray       the same on a Ray cluster
+    planning  memory and time, estimated
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,5 @@
-"""Who holds what: columns are shared out between workers, whole fields each; where that is not
-enough, several groups of workers hold all columns each and share out the rows of every batch.
+"""Which worker has what: workers share the columns, by whole fields; if that is not enough, several
+groups of workers have all columns each, and share the rows of every batch.
 
     rank      0        1        2        3           4 workers, 2 groups
     rows      first half        second half          of every batch
@@ -33,31 +33,31 @@ class Grid:
 
     @property
     def n_shards(self) -> int:
-        """Workers of a group: the columns are cut into so many parts."""
+        """The number of workers in a group: the columns are cut into so many parts."""
         return self.n_workers // self.n_groups
 
     @property
     def shard(self) -> int:
-        """Which part of the columns."""
+        """The index of this worker's part of the columns."""
         return self.rank % self.n_shards
 
     @property
     def group(self) -> int:
-        """Which part of a batch's rows."""
+        """The index of this worker's part of a batch's rows."""
         return self.rank // self.n_shards
 
     def same_rows(self, group: int) -> list[int]:
-        """The workers of a group."""
+        """The workers of a group: they have the same rows."""
         return list(range(group * self.n_shards, (group + 1) * self.n_shards))
 
     def same_columns(self, shard: int) -> list[int]:
-        """Those who hold a part of the columns."""
+        """The workers that have a part of the columns, one per group."""
         return list(range(shard, self.n_workers, self.n_shards))
 
 
 def share_columns(layout: Layout, n_shards: int) -> list[list[int]]:
-    """The fields of every shard, so that the most columns one has are few: the largest field goes
-    first, each to whoever has least. Fields without columns go to whoever has fewest rows."""
+    """The fields of every shard, so that the largest shard has few columns: the widest field goes
+    first, each to the shard with the fewest columns so far."""
     wide = [i for i in range(layout.n_fields) if layout.widths[i]]
     if n_shards > max(len(wide), 1):
         raise SettingError(

@@ -1,4 +1,4 @@
-"""How the workers of a run find each other, whatever has launched them."""
+"""How the workers of a run find each other, whatever launcher started them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .peers import SILENT_SECONDS, LostWorker, TorchPeers
 
 __all__ = ["CONNECT_SECONDS", "joined", "world"]
 
-CONNECT_SECONDS = 120.0  # until every worker must have come
+CONNECT_SECONDS = 120.0  # within which every worker must connect
 LOOK_SECONDS = 0.05
 INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
-_STORES: dict[tuple[str, int], Any] = {}  # where this process has met others
+_STORES: dict[tuple[str, int], Any] = {}  # by address, kept for later runs of this process
 
 
 def world() -> tuple[int, int] | None:
-    """This process's rank and how many there are, as a launcher says it; None: it is alone."""
+    """This process's rank and the number of processes, set by a launcher; None if there is none."""
     if "torch" in sys.modules:
         import torch.distributed as dist
 
@@ -43,7 +43,7 @@ def world() -> tuple[int, int] | None:
 def joined(
     n_groups: int = 1, connect: float = CONNECT_SECONDS, silent: float = SILENT_SECONDS
 ) -> Iterator[TorchPeers]:
-    """This process among the others that a launcher started, or those of a group it is in."""
+    """Connect to the other workers, started by a launcher or of an existing process group."""
     try:
         import torch.distributed as dist
     except ImportError as error:
@@ -59,7 +59,7 @@ def joined(
     unset = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
     if is_mine and unset:
         raise SettingError(
-            f"RANK={rank} and WORLD_SIZE={size} are set, as for one of several workers, and "
+            f"RANK={rank} and WORLD_SIZE={size} are set, as for one of several workers, but "
             f"{unset[0]} is not: set it too, or unset them to train in one process"
         )
     absent: list[int] = []
@@ -77,8 +77,8 @@ def joined(
             others = f"worker {', '.join(map(str, absent))}" if absent else "the others"
             raise LostWorker(
                 f"worker {rank} of {size} did not meet {others} at {where} within {connect:g} s: "
-                f"start all {size}, and let them reach that address and each other (of a host with "
-                "several networks, GLOO_SOCKET_IFNAME names the one between them)"
+                f"start all {size}, and let them reach that address and each other (on a host with "
+                "several networks, set GLOO_SOCKET_IFNAME to the one between them)"
             ) from error
         yield peers
     finally:
@@ -89,7 +89,7 @@ def joined(
 
 
 def _meet(rank: int, size: int, connect: float, absent: list[int]) -> None:
-    """Wait for all workers, and connect to each; who has not come is `absent` where that fails."""
+    """Wait for all workers, and connect to each; if that fails, `absent` has those missing."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
 
@@ -102,15 +102,15 @@ def _meet(rank: int, size: int, connect: float, absent: list[int]) -> None:
         )
     meet = _invite if rank == 0 else _answer
     name = meet(_STORES[where], rank, size, time.monotonic() + connect, absent)
-    # gloo tries to connect five times for as long as it is given.
+    # gloo tries to connect five times, each for as long as its timeout.
     dist.init_process_group(
         *("gloo", None, limit / 5, size, rank), store=PrefixStore(name, _STORES[where])
     )
 
 
-# A store outlives workers that are started again, and has what they left there; the launchers of
-# several hosts do not count such starts alike. So the first worker names the meeting, and tells the
-# name to those who ask for it with a word that nobody else has.
+# torch's store outlives workers that are restarted, and keeps what they left there; launchers of
+# several hosts may count restarts differently. So the first worker chooses a random name for the
+# meeting, and sends it to each worker that asks for it with a random word of its own.
 
 
 def _invite(store: Any, _: int, size: int, until: float, absent: list[int]) -> str:
@@ -149,8 +149,8 @@ def _left(until: float) -> timedelta:
 
 
 def _choose_interface() -> None:
-    """Let gloo use the network interface by which the first worker is reached. By itself it takes
-    the address of this host's name, which on many machines leads back to the machine itself."""
+    """Make gloo use the network interface that leads to the first worker. By default it takes the
+    address of this host's name, which on many machines is a loopback address."""
     if "GLOO_SOCKET_IFNAME" in os.environ:
         return
     try:
@@ -160,10 +160,10 @@ def _choose_interface() -> None:
             probe.connect((os.environ["MASTER_ADDR"], 1))  # sends nothing
             mine = socket.inet_aton(probe.getsockname()[0])
             for _, name in socket.if_nameindex():
-                with suppress(OSError):  # one without an address
+                with suppress(OSError):  # an interface without an address
                     asked = struct.pack("256s", name.encode())
                     if fcntl.ioctl(probe.fileno(), INTERFACE_ADDRESS, asked)[20:24] == mine:
                         os.environ["GLOO_SOCKET_IFNAME"] = name
                         return
-    except (ImportError, KeyError, OSError):  # not Linux, or IPv6 alone: gloo's own choice
+    except (ImportError, KeyError, OSError):  # not Linux, or only IPv6: gloo chooses
         return

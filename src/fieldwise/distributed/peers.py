@@ -1,4 +1,4 @@
-"""The workers of a run, over torch.distributed: what they add up, and what they tell each other."""
+"""Communication between the workers of a run, over torch.distributed: sums and messages."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .grid import Grid
 
 __all__ = ["SILENT_SECONDS", "LostWorker", "TorchPeers"]
 
-SILENT_SECONDS = 300.0  # without a word from another, after which it is taken for lost
+SILENT_SECONDS = 300.0  # of silence, after which a worker counts as lost
 HEARTBEAT_SECONDS = 2.0
 PIECE = 1 << 22  # floats that are sent at a time
 T = TypeVar("T")
 
 
 class LostWorker(TrainingError):
-    """Another worker is gone or silent, which starting all of them again may mend."""
+    """Another worker is gone or silent; restarting all of them may help."""
 
 
 class TorchPeers:
-    """See `engines.sharded.Peers`. Its other methods are for all workers at once, too."""
+    """See `engines._shards.Peers`. All workers must call its other methods together, too."""
 
     def __init__(self, grid: Grid, silent: float = SILENT_SECONDS) -> None:
         import torch.distributed as dist
@@ -42,8 +42,8 @@ class TorchPeers:
         self.is_recordable = False
 
     def _made(self, backend: str) -> dict[str, Any]:
-        """Those who hold other columns of the same rows, and other rows of the same columns. Every
-        worker makes all groups, in the same order."""
+        """The groups of this worker: "rows" share its rows, with other columns; "columns" share its
+        columns, with other rows. Every worker makes all groups, in the same order."""
         import torch.distributed as dist
 
         grid = self.grid
@@ -56,7 +56,7 @@ class TorchPeers:
         return {"rows": rows[grid.group], "columns": columns[grid.shard]}
 
     def use_device(self) -> None:
-        """A GPU for every worker of a machine; where each has its own, NCCL sums for them."""
+        """Choose a GPU for this worker; if each worker has its own, sums run over NCCL."""
         import torch
         import torch.distributed as dist
 
@@ -68,7 +68,7 @@ class TorchPeers:
         alone = None not in every and len(set(every)) == len(every)
         if alone and self._on_device is self._groups:
             self._on_device = self._made("nccl")
-            # How many rows groups exchange is known on the way alone: no graph can hold that.
+            # How many rows groups exchange varies by step, which a graph cannot record.
             self.is_recordable = self.n_row_groups == 1
 
     @property
@@ -77,19 +77,20 @@ class TorchPeers:
 
     @contextmanager
     def _heard(self) -> Iterator[Any]:
-        """Others that are gone or silent are an error that says what is left to do."""
+        """Turn torch's error about a worker that is gone or silent into a LostWorker."""
         import torch.distributed as dist
 
         try:
             yield dist
         except RuntimeError as error:
             raise LostWorker(
-                f"worker {self.grid.rank} of {self.grid.n_workers} lost another one. What was "
-                "saved last is intact: start the run again with --resume"
+                f"worker {self.grid.rank} of {self.grid.n_workers} lost another one. The last "
+                "checkpoint is intact: start the run again with --resume"
             ) from error
 
     def _add(self, array: Any, over: str, n: int) -> Callable[[], None]:
-        """The sum of an array of NumPy's, or of a tensor where it is; done once called."""
+        """Begin to sum an array in place, NumPy's or a tensor on its device, over n workers; call
+        the result to wait for it."""
         if n == 1:
             return lambda: None
         import torch
@@ -131,7 +132,7 @@ class TorchPeers:
         counts[self.grid.group] = len(rows)
         self.add_groups(counts)
         most = int(counts.max())
-        # gloo takes memory of the host alone
+        # gloo only takes host memory
         is_device = self._on_device is not self._groups and not isinstance(rows, np.ndarray)
         where = gradients.device if is_device else "cpu"
         group = (self._on_device if is_device else self._groups)["columns"]
@@ -145,7 +146,7 @@ class TorchPeers:
         parts = [part[:k] for part, k in zip(all_ids, counts.tolist(), strict=True)]
         distinct, places = torch.unique(torch.cat(parts), return_inverse=True)
         out, at = torch.zeros((len(distinct), g.shape[1]), device=where), 0
-        for part, found in zip(parts, all_g, strict=True):  # a row is in each of them once at most
+        for part, found in zip(parts, all_g, strict=True):  # each row at most once in a part
             out[places[at : at + len(part)]] += found[: len(part)]
             at += len(part)
         if isinstance(rows, np.ndarray):
@@ -153,21 +154,21 @@ class TorchPeers:
         return distinct.to(rows.device), out.to(rows.device)
 
     def told(self, thing: Any) -> Any:
-        """What the first worker has, whatever the others gave."""
+        """The first worker's `thing`, at every worker."""
         found = [thing]
         with self._heard() as dist:
             dist.broadcast_object_list(found, src=0, group=self._everyone)
         return found[0]
 
     def gathered(self, thing: Any) -> list[Any]:
-        """What each worker has."""
+        """Every worker's `thing`, in order of ranks, at every worker."""
         out: list[Any] = [None] * self.grid.n_workers
         with self._heard() as dist:
             dist.all_gather_object(out, thing, group=self._everyone)
         return out
 
     def refuse_unlike(self, what: str, mine: Any) -> None:
-        """Workers that do not have what the first has are an error that names them."""
+        """Raise, naming the worker, unless all have the same as the first."""
         every = self.gathered(mine)
         for rank, theirs in enumerate(every):
             if theirs != every[0]:
@@ -176,8 +177,8 @@ class TorchPeers:
                 )
 
     def each(self, work: Callable[[], T]) -> list[T]:
-        """What the work of every worker comes to; all wait for each, however long that takes. An
-        error of one is everyone's."""
+        """Run `work` at every worker; returns all results. Each waits for the slowest, however long
+        it takes, and an error at one is raised at all."""
         found: Any = None
         mine: FieldwiseError | None = None
         with self._waited_for():
@@ -192,14 +193,13 @@ class TorchPeers:
         return [found for found, _ in every]
 
     def at_first(self, work: Callable[[], T]) -> T:
-        """The same of the first worker's work alone; its result is everyone's."""
+        """Run `work` at the first worker while the others wait; returns its result at all."""
         nothing: Any = None
         return self.each(work if self.is_first else lambda: nothing)[0]
 
     @contextmanager
     def _waited_for(self) -> Iterator[None]:
-        """Tells the others every so often that what is inside is not done, and then waits until all
-        of theirs is."""
+        """Tell the others regularly that the work inside goes on; at its end wait for theirs."""
         done, left = threading.Event(), threading.Event()
         problem: list[FieldwiseError] = []
 
@@ -224,7 +224,7 @@ class TorchPeers:
             raise problem[0]
 
     def _least(self, mine: int) -> int:
-        """Of what the workers have."""
+        """The minimum of `mine` over all workers."""
         import torch
 
         said = torch.tensor([mine])
@@ -233,8 +233,8 @@ class TorchPeers:
         return int(said.item())
 
     def to_first(self, array: np.ndarray, place: Callable[[int, int, np.ndarray], None]) -> None:
-        """Bring the rows of every shard's array to the first worker, some of all shards at a time:
-        there `place` is called with the shard, the first row and the rows."""
+        """Send the rows of every shard's array to the first worker, in pieces: there `place` is
+        called with the shard, the first row and the rows."""
         import torch
 
         widths = self.gathered(array.shape[1])
@@ -242,7 +242,7 @@ class TorchPeers:
         for start in range(0, len(array), step):
             mine = array[start : start + step]
             for shard in range(self.grid.n_shards):
-                self._least(1)  # whoever waits for its turn hears of the others
+                self._least(1)  # so that those who wait their turn are not timed out
                 if self.is_first and shard == 0:
                     place(0, start, mine)
                 elif self.is_first:

@@ -1,14 +1,14 @@
-"""What a run by many workers would take, before it is started: memory, bytes and seconds a step.
+"""Estimates a run with several workers before it is started: memory, bytes and seconds per step.
 
 A step of one worker with C columns takes
 
     base + slope C                       a batch's rows: read, grouped, and moved back
-    due d C / reg_every                  its share of the penalty, which all rows take part in
-    hops latency + bytes / bandwidth     the sum of scores, one float a sample and output
+    due d C / reg_every                  its share of the penalty, which moves all rows
+    hops latency + bytes / bandwidth     the sum of scores, one float per sample and output
 
 and with G groups of workers base and slope are those of B / G rows, and the gradients of the rows
-that a group touched are brought to the others. `measured` finds the coefficients on this machine,
-with the engine that trains; the network's are given.
+that a group touched are sent to the others. `measured` finds the coefficients on this machine, with
+the engine that trains; those of the network are given.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ __all__ = ["Machine", "Network", "Plan", "measured", "plan", "plans"]
 
 FLOAT = 4
 TABLES = 4  # the table, Adagrad's state, an epoch's mean and the best so far
-TRIAL_BYTES = 1 << 28  # of a table that is measured with
-TRIAL_WIDTHS = (31, 127)  # columns, the bias aside
+TRIAL_BYTES = 1 << 28  # table and state to measure with
+TRIAL_WIDTHS = (31, 127)  # columns, without the bias
 STEPS, ROUNDS = 8, 5
 DUE_EVERY = 1000
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Seconds of a step at `batch` rows: `base` and `slope` a column; `due` an entry of the table;
-    `distinct` rows a batch touches."""
+    """Seconds of a step of `batch` rows: `base`, plus `slope` per column; of the penalty `due` per
+    entry of the table; `distinct` is how many rows of the table a batch touches."""
 
     base: float
     slope: float
@@ -56,7 +56,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Network:
-    """Between two workers: seconds until the first byte is there, and bytes a second after it."""
+    """Between two workers: seconds until the first byte arrives, and bytes per second after it."""
 
     latency: float = 50e-6
     bandwidth: float = 10e9 / 8
@@ -64,24 +64,25 @@ class Network:
     def __post_init__(self) -> None:
         if not 0 <= self.latency < math.inf or not 0 < self.bandwidth <= math.inf:
             raise SettingError(
-                f"a network of latency {self.latency:g} s and {self.bandwidth:g} bytes/s cannot "
-                "be: give a latency of 0 or more and a bandwidth of more than 0"
+                f"a network of latency {self.latency:g} s and {self.bandwidth:g} bytes/s is "
+                "impossible: give a latency of at least 0 and a bandwidth of more than 0"
             )
 
     def sum_seconds(self, n_bytes: float, n: int) -> float:
-        """To sum an array over n workers: around a ring twice, in n pieces."""
+        """Seconds to sum an array over n workers: twice around a ring, in n pieces."""
         if n == 1:
             return 0.0
         return 2 * (n - 1) * (self.latency + n_bytes / n / self.bandwidth)
 
     def share_seconds(self, n_bytes: float, n: int) -> float:
-        """To bring what each of n workers has to all others."""
+        """Seconds to send what each of n workers has to all others."""
         return (n - 1) * (self.latency + n_bytes / self.bandwidth) if n > 1 else 0.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Of the worker with the most columns: gigabytes, bytes sent a step, and seconds of a step."""
+    """The worker with the most columns: its columns, bytes of memory, bytes sent per step, and
+    seconds per step."""
 
     n_workers: int
     n_groups: int
@@ -93,7 +94,7 @@ class Plan:
     penalty_seconds: float
     network_seconds: float
     rows_per_second: float
-    times_one: float  # as fast as one worker of the same machine
+    times_one: float  # speed relative to one such worker
 
     @property
     def step_seconds(self) -> float:
@@ -109,7 +110,7 @@ class Plan:
         return max(parts, key=lambda name: parts[name])
 
     def facts(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """All figures as a dict for JSON."""
         return {**asdict(self), "step_seconds": self.step_seconds, "bottleneck": self.bottleneck}
 
 
@@ -124,7 +125,7 @@ def plan(
     n_scores: int | None = None,
     reg_every: int = DUE_EVERY,
 ) -> Plan:
-    """What one grid of workers takes."""
+    """The estimate for one grid of workers."""
     found = _plan(
         layout, machine, Grid(0, n_workers, n_groups), batch, network, n_scores, reg_every
     )
@@ -146,7 +147,7 @@ def _plan(
     shares = share_columns(layout, grid.n_shards)
     columns = max(padded(shard_layout(layout, fields)) for fields in shares)
     d = layout.n_rows + layout.n_fields
-    mine = batch / grid.n_groups / machine.batch  # of the batch it was measured with
+    mine = batch / grid.n_groups / machine.batch  # relative to the measured batch
     work = mine * (machine.base + machine.slope * columns)
     penalty = machine.due * d * columns / reg_every
     scores = FLOAT * batch / grid.n_groups * (n_scores or K)
@@ -165,7 +166,7 @@ def _plan(
 
 
 def plans(layout: Layout, machine: Machine, n_workers: int, **options: Any) -> list[Plan]:
-    """Every grid of so many workers, the fastest first."""
+    """The estimates for every grid of `n_workers`, the fastest first."""
     out = []
     for n_groups in range(1, n_workers + 1):
         if n_workers % n_groups:
@@ -179,7 +180,7 @@ def plans(layout: Layout, machine: Machine, n_workers: int, **options: Any) -> l
 
 
 class _Alone:
-    """An engine's peers where there are none."""
+    """The peers of an engine that has none."""
 
     row_group, n_row_groups = 0, 1
 
@@ -204,8 +205,9 @@ def measured(
     batch: int = 2048,
     threads: int | None = None,
 ) -> Machine:
-    """Time this machine on rows like these, codes and values (n, slots), with so many threads per
-    worker. Fields too large for a trial get fewer rows there: their codes are folded."""
+    """Measure this machine on rows like these, codes and values (n, slots), with `threads` per
+    worker. If the table is too large for a trial, all fields are scaled down and codes wrap
+    around."""
     room = TRIAL_BYTES // (2 * FLOAT * (max(TRIAL_WIDTHS) + 1))
     scale = min(1.0, room / max(sum(sizes), 1))
     sizes = tuple(max(1, int(d * scale)) for d in sizes)

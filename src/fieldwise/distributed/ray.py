@@ -1,4 +1,4 @@
-"""The same run on Ray: its scheduler places the workers, and starts them again where one died."""
+"""Training and encoding on Ray: it places the workers, and restarts them after one died."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def train_on_ray(
     restarts: int = RESTARTS,
     **fitting: Any,
 ) -> FieldwiseModel:
-    """Train with so many workers of the cluster this process is in, or of one it starts.
+    """Train with `n_workers` on the Ray cluster this process is in, or on one it starts.
 
-    `data` and `out` are paths that every machine sees. Where a worker dies the run goes on from the
-    last checkpoint, at most `restarts` times.
+    `data` and `out` are paths that every machine sees. When a worker dies the run continues from
+    the last checkpoint, at most `restarts` times.
     """
     if n_workers < 1:
         raise SettingError(f"workers={n_workers} must be at least 1")
@@ -59,7 +59,7 @@ def train_on_ray(
     threads = _threads(ray, n_workers, running)
     if not running.resume:
         remove_folder(work_folder(out))
-    aside = out.with_name(f".{out.name}.ray")  # what Ray keeps of a run
+    aside = out.with_name(f".{out.name}.ray")  # Ray's own files of a run
     shutil.rmtree(aside, ignore_errors=True)
     refusal = aside / REFUSAL
     loop = {
@@ -83,11 +83,11 @@ def train_on_ray(
     )
     try:
         trainer.fit()
-    except Exception as error:  # Ray has one for each way to fail
+    except Exception as error:  # Ray has many kinds
         if not refusal.exists():
             raise TrainingError(
-                f"the run on Ray failed {restarts + 1} times: {str(error)[:500]}. What was saved "
-                "last is intact: start it again with --resume"
+                f"the run on Ray failed {restarts + 1} times: {str(error)[:500]}. The last "
+                "checkpoint is intact: start it again with --resume"
             ) from error
     refused = refusal.read_text() if refusal.exists() else None
     shutil.rmtree(aside, ignore_errors=True)
@@ -97,7 +97,7 @@ def train_on_ray(
 
 
 def _threads(ray: Any, n_workers: int, running: Running) -> int:
-    """Of each worker, so that all find room; Ray would wait for ever for machines to come."""
+    """Threads per worker, so that all fit; raises if they cannot: Ray would wait forever."""
     with_gpu = running.device == "cuda"
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
@@ -123,7 +123,7 @@ def _threads(ray: Any, n_workers: int, running: Running) -> int:
 
 
 def _started(*, show: bool) -> Any:
-    """Ray, in the cluster this process is in or one of its own."""
+    """The module ray, connected to the cluster this process is in, or to a new one."""
     try:
         import ray
     except ImportError as error:
@@ -136,30 +136,30 @@ def _started(*, show: bool) -> Any:
         except OSError as error:
             raise SettingError(
                 f"no Ray cluster answers at RAY_ADDRESS={address!r}: {error}. Start one there, or "
-                "unset RAY_ADDRESS to have one on this machine"
+                "unset RAY_ADDRESS to start one on this machine"
             ) from error
     return ray
 
 
 def _reach(address: str) -> None:
-    """Raise an OSError where nothing answers; Ray itself would try for many minutes."""
+    """Raise an OSError if nothing answers; Ray itself would try for many minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
 
 
 def _absolute(data: Any) -> Any:
-    """A path, or a pattern of several, as other machines have it."""
+    """A path or glob made absolute, for other machines; anything else as it is."""
     if is_remote(data) or not isinstance(data, (str, Path)):
         return data
     return str(Path(data).absolute())
 
 
 def _worker(given: dict[str, Any]) -> None:
-    """What every worker does. Only that one was lost is tried again: what else is wrong, with one
-    of them or with all, is written down."""
+    """What every worker runs. Only a lost worker makes Ray try again: any other error is written to
+    the file `refusal`."""
     refusal = Path(given["refusal"])
-    if refusal.exists():  # others lost the one who wrote it
+    if refusal.exists():  # a worker refused, and the others lost it
         return
     try:
         train_table(
@@ -181,8 +181,8 @@ def _worker(given: dict[str, Any]) -> None:
 def encode_on_ray(
     data: Any, out: str | Path, *, n_workers: int | None = None, **options: Any
 ) -> Store:
-    """`encode` with every file of the table read by a task of the cluster, so many at a time; the
-    store is the same bytes. `data` and `out` are paths that every machine sees."""
+    """`encode`, with every file of the table read by a task of the cluster, `n_workers` at a time;
+    the store is the same byte for byte. `data` and `out` are paths that every machine sees."""
     ray = _started(show=False)
     at_once = n_workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
     if at_once < 1:
@@ -190,14 +190,14 @@ def encode_on_ray(
 
     def over(work: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
         task = ray.remote(num_cpus=1, max_retries=RESTARTS)(_task)
-        todo = (task.remote(work, item) for item in items)  # begun when asked for
+        todo = (task.remote(work, item) for item in items)  # each starts when it is drawn
         running = list(islice(todo, at_once))
         while running:
             try:
                 found, said = ray.get(running.pop(0))
             except ray.exceptions.RayTaskError:
                 raise
-            except ray.exceptions.RayError as error:  # of Ray, not of the work
+            except ray.exceptions.RayError as error:  # Ray's, not the work's
                 raise DataError(
                     f"a file could not be read on the cluster: {str(error).splitlines()[0]}"
                 ) from error
@@ -211,7 +211,7 @@ def encode_on_ray(
 
 
 def _task(work: Callable[[Any], Any], item: Any) -> tuple[Any, str | None]:
-    """The result, or what is wrong with the table, which another try would not mend."""
+    """The result, or the message of an error in the table, which a retry would not fix."""
     try:
         return work(item), None
     except FieldwiseError as error:

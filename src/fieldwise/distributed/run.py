@@ -1,5 +1,5 @@
-"""Training by many workers, which a launcher has started: every one runs the same loop over its own
-columns, the first one also encodes the table before and writes the model after."""
+"""Training by several workers, started by a launcher: each runs the same loop over its own columns;
+the first one also encodes the table before, and writes the model after."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from .shards import ShardedDisk, column_pairs
 __all__ = ["train_sharded", "train_table", "work_folder"]
 
 
-SEEN_SECONDS = 10.0  # until a network file system shows what another host has made
+SEEN_SECONDS = 10.0  # until a network file system must show what another host made
 
 
 class _AtFirst(Exception):
-    """The model is the first worker's; there is nothing more to do here."""
+    """Ends the work of all but the first worker, which has the model."""
 
 
 def train_table(
@@ -66,11 +66,11 @@ def train_table(
     silent: float = SILENT_SECONDS,
     **fitting: Any,
 ) -> FieldwiseModel | None:
-    """What `fitting.train_table` does, by all workers of a run; the first one has the model.
+    """Like `fitting.train_table`, on all workers of a run; only the first one returns the model.
 
-    All of them see the same folders, and meet within `connect` seconds. One that is not heard of
-    for `silent` seconds is taken for lost, and the run ends. A launcher that starts a run again
-    after a worker died goes on from the last checkpoint.
+    All of them must see the same folders, and connect within `connect` seconds. A worker that is
+    silent for `silent` seconds counts as lost, and the run ends. When a launcher restarts a run
+    after a worker died, it continues from the last checkpoint.
     """
     out, running = Path(out), running or Running()
     with joined(n_groups, connect, silent) as peers:
@@ -107,7 +107,7 @@ def train_table(
 def _finished(
     peers: TorchPeers, out: Path, overwrite: bool, make: Callable[..., FieldwiseModel]
 ) -> FieldwiseModel:
-    """The first worker's model, made and saved while the others wait."""
+    """Make and save the model at the first worker while the others wait; raises at the others."""
     found: list[FieldwiseModel] = []
 
     def save() -> None:
@@ -123,7 +123,7 @@ def _finished(
 def _settings(
     running: Running, overwrite: bool, reading: Mapping[str, Any] | None, fitting: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What all workers must have been given alike."""
+    """The settings that must be the same for all workers."""
     train = asdict(fitting.get("settings") or TrainSettings())
     more = {k: v for k, v in fitting.items() if k != "settings"}
     about = {"device": running.device, "resume": running.resume, "overwrite": overwrite}
@@ -132,10 +132,10 @@ def _settings(
 
 
 def _of_worker(running: Running, peers: TorchPeers) -> Running:
-    """What a worker runs with: threads of its own, one that tells, and a stop that all agree on."""
+    """A worker's `Running`: its share of threads, output at the first only, a stop all agree on."""
     beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     jobs = running.n_jobs or max(1, (os.cpu_count() or 1) // beside)
-    # The hosts of a run do not count alike how often torchrun has started it again.
+    # Hosts of a run may have different counts of torchrun's restarts.
     again = max(peers.gathered(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))) > 0
     told = running.callbacks if peers.is_first else ()
 
@@ -148,7 +148,7 @@ def _of_worker(running: Running, peers: TorchPeers) -> Running:
         callbacks=(agreed,),
         show=running.show if peers.is_first else False,
         resume=running.resume or again,
-        keeps_best=False,  # workers do not hear of a Ctrl-C at the same step
+        keeps_best=False,  # a Ctrl-C reaches workers at different steps
     )
 
 
@@ -164,7 +164,7 @@ def _versions() -> dict[str, str]:
 
 
 def _see_the_same(work: Path, peers: TorchPeers) -> None:
-    """Raise where a worker's folder is not the first one's: its checkpoints would be lost."""
+    """Raise if a worker's folder is not the first one's: its checkpoints would be lost."""
     mark = work / f"seen-{peers.told(uuid4().hex)}"
 
     def make() -> None:
@@ -180,7 +180,7 @@ def _see_the_same(work: Path, peers: TorchPeers) -> None:
                 continue
             raise SettingError(
                 f"worker {peers.grid.rank} does not see {mark}, which worker 0 has made; the "
-                "folder of the model must be on a disk that all workers share"
+                "model's folder must be on a disk that all workers share"
             )
 
     peers.at_first(make)
@@ -190,7 +190,7 @@ def _see_the_same(work: Path, peers: TorchPeers) -> None:
 
 
 def _opened(path: str, peers: TorchPeers) -> Store:
-    """The store, which every worker has to see, or to copy from elsewhere."""
+    """Open the store at every worker; raises if one cannot, or has another one."""
     found: list[Store] = []
 
     def see() -> None:
@@ -209,7 +209,7 @@ def _opened(path: str, peers: TorchPeers) -> Store:
 def train_sharded(
     peers: TorchPeers, problem: Problem, settings: TrainSettings, running: Running | None = None
 ) -> Fit:
-    """What `train.train` gives, by all workers; the first one's has the table."""
+    """Like `train.train`, on all workers; only the first one's result has the table."""
     running = running or Running()
     layout = problem.layout
     if layout.component != "linear":
@@ -241,8 +241,8 @@ def _whole(
     table: np.ndarray,
     folder: Path | None,
 ) -> np.ndarray:
-    """The table of all shards, at the first worker: on disk where there is a folder, for it may be
-    larger than the memory of any."""
+    """The whole table at the first worker, assembled from all shards (empty at the others): on disk
+    if there is a folder, because it may be larger than any worker's memory."""
     out = np.zeros((0, layout.width), np.float32)
     if peers.is_first:
         room = np.zeros if folder is None else partial(array_on_disk, folder.with_name("table.bin"))

@@ -1,13 +1,13 @@
-"""Checkpoints of a run of many workers: every shard of the columns writes its own files, and one
-manifest, written last, makes them count.
+"""Checkpoints of a run of several workers: every shard of the columns writes its own files, and a
+manifest, written last, makes them valid.
 
     checkpoint/
       checkpoint.json       where the run stands, the fields of every shard and its files
       table-7-0.bin         of shard 0, raw float32: the blocks of its fields, then the biases
       table-7-1.bin
 
-A run goes on with another number of workers: each takes the columns of its fields from whichever
-files have them.
+A run may continue with another number of workers: each takes the columns of its fields from
+whichever files have them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardedDisk", "column_pairs"]
 
-BY_COLUMN = ("table", "state", "best", "mean")  # the others are the same on all workers
+BY_COLUMN = ("table", "state", "best", "mean")  # other arrays are the same on all workers
 
 
 def column_pairs(
     layout: Layout, ours: Sequence[int], theirs: Sequence[int]
 ) -> Iterator[tuple[slice, slice, slice]]:
-    """Rows, our columns and their columns of what two shards of the same table have in common."""
+    """Yield the parts that two shards of a table have in common: rows, our columns, theirs."""
     mine, other = shard_layout(layout, ours), shard_layout(layout, theirs)
     every = slice(0, layout.n_rows)
     for i in sorted({*ours} & {*theirs}):
@@ -47,13 +47,13 @@ def column_pairs(
 
 
 class ShardedDisk:
-    """See `checkpoint`, whose place it takes for an engine that holds some of the columns."""
+    """Replaces the module `checkpoint` for an engine that has some of the columns; see there."""
 
     def __init__(self, peers: TorchPeers, layout: Layout, shares: list[list[int]]) -> None:
         self._peers, self._layout, self._shares = peers, layout, shares
 
     def agree(self, is_due: bool) -> bool:
-        """Whether the first worker says so."""
+        """Whether the first worker finds it due."""
         return bool(self._peers.told(is_due))
 
     def save(
@@ -66,7 +66,7 @@ class ShardedDisk:
         def write() -> dict[str, Any]:
             try:
                 return self._written(folder, generation, arrays) if grid.group == 0 else {}
-            except Exception as error:  # of one worker: nobody's counts
+            except Exception as error:  # at one worker: it is invalid for all
                 raise StoreError(
                     f"a checkpoint could not be written by worker {grid.rank}: {error}"
                 ) from error
@@ -80,7 +80,7 @@ class ShardedDisk:
             with disk_errors(folder):
                 write_atomically(folder / NAME, sealed(body))
                 keep_only(folder, (a["file"] for s in shards for a in s["arrays"].values()))
-        peers.told(None)  # nobody goes on before it counts
+        peers.told(None)  # all wait until it is valid
 
     def _next(self, folder: Path) -> int:
         with disk_errors(folder):
@@ -113,12 +113,12 @@ class ShardedDisk:
     def _read(self, folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if not (folder / NAME).exists():
             raise StoreError(
-                f"worker {self._peers.grid.rank} has no {folder / NAME}, which the first has; all "
-                "workers must see the same folder"
+                f"worker {self._peers.grid.rank} does not see {folder / NAME}, but worker 0 does; "
+                "all workers must see the same folder"
             )
         body = read_sealed(folder / NAME, newest=FORMAT, what="checkpoint")
         if "shards" not in body:
-            raise StoreError(f"{folder} is the checkpoint of a run of one process; go on with one")
+            raise StoreError(f"{folder} is the checkpoint of a run of one process; use one again")
         shards = body.pop("shards")
         first = shards[0]["arrays"]
         arrays = {name: checked(folder, a) for name, a in first.items() if name not in BY_COLUMN}

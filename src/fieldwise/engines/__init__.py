@@ -1,4 +1,4 @@
-"""Engines: functions over the one table. An engine steps, scores, and nothing else.
+"""Engines: an engine holds the table of parameters, takes steps and computes scores, nothing else.
 
 Initialisation, early stopping and checks for NaN are in `train`, shuffling is in `data.shuffle`,
 once for all engines.
@@ -38,8 +38,8 @@ WORTH_A_GPU = 5e10  # entries of rows read in an epoch: a quarter of a minute on
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What a step does: Adagrad's learning rate, decay of the rows present, and every `reg_every`
-    steps the penalty with weight `penalty` and, after it, the bounds of variance and mean."""
+    """Settings of a step: Adagrad's learning rate, the decay of rows in the batch, and every
+    `reg_every` steps the penalty with weight `penalty`, then the bounds of variance and mean."""
 
     learning_rate: float = 0.1
     weight_decay: float = 1e-6
@@ -50,22 +50,23 @@ class StepSettings:
     max_mean: float | None = None
 
     def is_due(self, n_steps: int) -> bool:
-        """Whether step n_steps (counted from 1) is one that all rows take part in."""
+        """Whether step `n_steps` (counted from 1) has the penalty or bounds, and so all rows."""
         bounded = self.max_variance is not None or self.max_mean is not None
         return bool(self.penalty or bounded) and n_steps % self.reg_every == 0
 
     def until_due(self, n_steps: int) -> int:
-        """Steps after n_steps before the one that all rows take part in; 0: it is the next."""
+        """How many plain steps follow `n_steps` before one that is due; 0: the next is due."""
         if not self.is_due(self.reg_every):
             return 1 << 40
         return self.reg_every - 1 - n_steps % self.reg_every
 
 
 class Engine(Protocol):
-    """table and state are (d, R + K); codes (n, S) are numbers within fields, -1 for unseen.
+    """What every engine has. table and state are (d, R + K); codes (n, S) are numbers within
+    fields, -1 for unseen.
 
     Arrays are NumPy's or tensors on a device; `fill`, `host` and `empty_like` take both. `run` may
-    return before its steps are done: what reads an array waits for them.
+    return before its steps are done; reading an array waits for them.
     """
 
     layout: Layout
@@ -73,11 +74,11 @@ class Engine(Protocol):
     offsets: np.ndarray  # (K,) the outputs' intercepts
     table: np.ndarray
     state: np.ndarray
-    decay: np.ndarray  # (d + m,) of every row, each time it is in a batch; `weight_decay` at first
-    field_weights: np.ndarray  # (m,) of "weighted", and Adagrad's state of them
+    decay: np.ndarray  # (d + m,) of each row when it is in a batch; initially `weight_decay`
+    field_weights: np.ndarray  # (m,) of "weighted"; field_state is their Adagrad state
     field_state: np.ndarray
-    totals: np.ndarray  # (2,) sums of weighted losses and of weights; whoever reads it clears it
-    n_steps: int  # taken so far; decides when the penalty is due
+    totals: np.ndarray  # (2,) sums of weighted losses and of weights; the reader resets it
+    n_steps: int  # taken so far; determines when the penalty is due
 
     def run(
         self,
@@ -86,18 +87,18 @@ class Engine(Protocol):
         target: np.ndarray,
         weight: np.ndarray | None,
     ) -> None:
-        """Steps over all rows in their order.
+        """Take steps over all rows, in order.
 
-        target (n, heads), weight (n, 1), or (n, members x heads)
+        target (n, heads), weight (n, 1) or (n, members x heads)
         """
         ...
 
     def scores(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray:
-        """z of every row, (n, K), or for a vote (n, K, m); unseen rows as `set_means` left them."""
+        """z of every row, (n, K), or for a vote (n, K, m); call `set_means` for unseen values."""
         ...
 
     def set_means(self, counts: np.ndarray) -> None:
-        """A row a field for values never seen: the mean of its rows weighted by counts (d,)."""
+        """Set each field's row for unseen values: its mean row, weighted by counts (d,)."""
         ...
 
 
@@ -119,7 +120,7 @@ def fill(array: Any, content: Any) -> None:
 
 
 def host(array: Any) -> np.ndarray:
-    """An engine's array as NumPy's."""
+    """An engine's array as a NumPy array."""
     if isinstance(array, np.ndarray):
         return array
     wide = array.float() if array.element_size() < 4 else array
@@ -128,23 +129,23 @@ def host(array: Any) -> np.ndarray:
 
 
 def empty_like(array: Any) -> Any:
-    """Another array of an engine's kind and place."""
+    """A new array of the same kind, shape and device."""
     return np.empty_like(array) if isinstance(array, np.ndarray) else array.new_empty(array.shape)
 
 
 def gpu_is_here() -> bool:
-    """Whether there is an NVIDIA GPU and what it takes to use it; a look, nothing is loaded."""
+    """Whether there are an NVIDIA GPU, torch and Triton; imports nothing."""
     driver = Path("/proc/driver/nvidia/version").exists()
     return driver and all(find_spec(name) is not None for name in ("torch", "triton"))
 
 
 def _why_not(layout: Layout) -> str:
-    """What keeps the GPU from training such a model."""
+    """The reason why the GPU cannot train such a model; empty if it can."""
     return str(import_module(ENGINES["gpu"], __name__).why_not(layout))
 
 
 def engine_for(device: str, layout: Layout, n_rows: int) -> str:
-    """The engine of a device. "auto" takes a GPU where one is here and an epoch is worth it."""
+    """The engine for a device. "auto" is a GPU if there is one and an epoch is large enough."""
     if device not in DEVICES:
         raise not_one_of(f"device={device!r}", device, DEVICES)
     if device == "auto":

@@ -1,7 +1,7 @@
-"""Rows of a table on the device: all of them where they fit, else a group at a time.
+"""Rows of a table on the device: all of them if they fit, else a group at a time.
 
-Rows are read from the source in threads (a store checks its blocks as they are read) and travel
-through pinned memory, so that copying runs beside the steps that are still under way.
+Rows are read from the source in threads (a store checks its blocks as they are read) and copied
+through pinned memory, while earlier steps still run.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["DeviceRows", "free_memory"]
 READ_ROWS = 1 << 17
 THREADS = 8
 KINDS = {"codes": torch.int32}  # everything else is float32
-MOST = 0.5  # of the memory that is free
+MOST = 0.5  # of the free memory
 
 
 def free_memory() -> int:
-    """Bytes of the GPU that can be taken, torch's own reserve among them."""
+    """Bytes of GPU memory that can be allocated, including torch's own reserve."""
     reserve = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     return int(torch.cuda.mem_get_info()[0]) + int(reserve)
 
@@ -33,8 +33,8 @@ def free_memory() -> int:
 class DeviceRows:
     """A `Table` whose shuffled groups are on the device; see `Batches`.
 
-    `resident` None: where all rows take up to half of the memory that is free, `spared` bytes of
-    it aside.
+    `resident`: whether all rows are; None: if they take up to half of the free memory less
+    `spared` bytes.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class DeviceRows:
     ) -> None:
         self._source = source
         self._device = device
-        # Copies have a stream of their own, so that they need not wait for the steps.
+        # Copies have a stream of their own, so that they do not wait for the steps.
         self._copies: Any = None
         if device.type == "cuda":
             self._copies = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -76,7 +76,7 @@ class DeviceRows:
     def shuffled(
         self, spans: Sequence[tuple[int, int]], kept: Sequence[np.ndarray | None], bits: np.ndarray
     ) -> dict[str, torch.Tensor]:
-        """Rows of spans (start, stop), of each those that are kept, in the order of their bits."""
+        """The kept rows of spans (start, stop), in the order of their bits."""
         keys = self._sent((bits ^ np.uint64(1 << 63)).view(np.int64), torch.int64)
         order = torch.sort(keys, stable=True).indices
         begins = [start for start, _ in spans]
@@ -92,7 +92,7 @@ class DeviceRows:
         return {name: array[rows] for name, array in taken.items()}
 
     def _sent(self, array: np.ndarray, kind: torch.dtype) -> torch.Tensor:
-        """On the device soon; the caller need not wait."""
+        """The array on the device, copied without waiting."""
         with self._copying():
             out = self._pinned(array, kind).to(self._device, non_blocking=True)
         self._handed_over([out])
@@ -107,7 +107,7 @@ class DeviceRows:
         return nullcontext() if self._copies is None else torch.cuda.stream(self._copies)
 
     def _handed_over(self, tensors: Iterable[torch.Tensor]) -> None:
-        """What was copied may be used by the steps that come next."""
+        """Let the steps that come next use the copied tensors."""
         if self._copies is not None:
             steps = torch.cuda.current_stream()
             steps.wait_stream(self._copies)
@@ -115,7 +115,7 @@ class DeviceRows:
                 tensor.record_stream(steps)
 
     def _loaded(self, spans: Sequence[tuple[int, int]]) -> dict[str, torch.Tensor]:
-        """The rows of spans one after the other."""
+        """The rows of spans on the device, one span after the other."""
         ends = np.cumsum([stop - start for start, stop in spans])
         with self._copying():
             out = {

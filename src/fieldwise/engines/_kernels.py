@@ -2,10 +2,10 @@
 
 Letters as in maths.py. Rows of the table are padded to whole cache lines; columns R .. R + K are b.
 A step works on B samples: `a` (B, P) and `c` (B, P) hold dz q and dz p of every sample (and dz in
-columns R .. of `a`), so that a row's gradient is a plain sum of rows of `a`, its own blocks aside.
-`d` (B, ...) holds the scores, then their derivatives: K a sample, or K m where every field has a
-loss or a weight of its own (`by_field`), and then the biases' gradients are taken from there.
-`biased` (m,) is false for fields whose biases another engine holds, as it does other columns.
+columns R .. of `a`), so that a row's gradient is a plain sum of rows of `a`, and in its own blocks
+of `c`. `d` (B, ...) holds the scores, then their derivatives: K per sample, or K m if every
+field has a loss or a weight of its own (`by_field`); the biases' gradients then come from `d`.
+`biased` (m,) is false for fields whose columns and biases another engine has.
 
 Nothing here depends on the number of threads: a sample's score and a row's gradient are each
 summed by one thread, in the order of samples.
@@ -32,13 +32,13 @@ from ._vectors import (
 
 LOGISTIC, SOFTMAX, SQUARED, ABSOLUTE, HUBER, POISSON = range(6)
 SUM, WEIGHTED, VOTE = range(3)  # how the scores of fields are combined
-AHEAD = 2  # lines of the next sample's rows that are asked for
+AHEAD = 2  # lines of the next sample's rows to prefetch
 EPSILON = np.float32(1e-10)
 
 
 @njit(cache=True, inline="always")
 def _prefetch_rows(table, rows):
-    """The first lines of each row; the processor goes on by itself once it sees a run."""
+    """Prefetch the first lines of each row; the processor continues once it sees a sequence."""
     for j in range(len(rows)):
         for t in range(0, min(AHEAD * LINE, table.shape[1]), LINE):
             prefetch(table, rows[j], t)
@@ -77,7 +77,7 @@ def _logistic(z, y):
 
 @njit(cache=True)
 def _slope(kind, delta, z, first, step, size, y):
-    """The loss of the scores z[first], z[first + step], ..; their derivatives take their place."""
+    """The loss of the scores z[first], z[first + step], ..; replaces them with derivatives."""
     if kind == SOFTMAX:
         top = z[first]
         for k in range(1, size):
@@ -151,7 +151,7 @@ def _by_field(table, rows, x, starts, slot_starts, a, c, out, keep, has_values):
 
 @njit(cache=True, inline="always")
 def _scores(table, rows, x, starts, slot_starts, a, c, out, keep, has_values):
-    """z of every output, the intercepts aside"""
+    """z of every output, without the intercepts"""
     m = len(slot_starts) - 1
     n_outputs = (len(starts) - 1) // m
     _sum_rows(table, rows, x, a, 0, table.shape[1], has_values)
@@ -209,7 +209,7 @@ def score(table, rows, values, starts, slot_starts, offsets, out, n_threads, by_
 
 @njit(cache=True, nogil=True)
 def score_serial(table, rows, values, starts, slot_starts, offsets, out, by_field, has_values):
-    """The same in the calling thread: for small inputs, and for many threads of a server."""
+    """`score` in the calling thread: for small inputs, and for the many threads of a server."""
     sums = np.empty(table.shape[1], np.float32)
     for s in range(len(rows)):
         x = values[s] if has_values else values[0]
@@ -229,7 +229,7 @@ def score_serial(table, rows, values, starts, slot_starts, offsets, out, by_fiel
 
 @njit(cache=True)
 def _judge(d, y, w, totals, offsets, copies, deltas, m, combine, u, du):
-    """The loss of one sample from its scores in d, which become derivatives. See `Objective`."""
+    """The loss of one sample; replaces its scores in d with derivatives. See `Objective`."""
     loss = 0.0
     n_outputs = len(offsets)
     for e in range(len(copies)):
@@ -244,7 +244,7 @@ def _judge(d, y, w, totals, offsets, copies, deltas, m, combine, u, du):
                 for o in range(first, first + size):
                     d[o * m + i] *= share
             continue
-        if combine == WEIGHTED:  # z takes the place after the scores of fields
+        if combine == WEIGHTED:  # z is stored after the fields' scores
             at = n_outputs * m + first
             for o in range(first, first + size):
                 z = offsets[o]
@@ -269,7 +269,7 @@ def _judge(d, y, w, totals, offsets, copies, deltas, m, combine, u, du):
 
 @njit(cache=True, parallel=True)
 def _forward_plain(table, batch, starts, offset, scratch, n_threads, has_values):
-    """One logistic output, fields summed, a slot each."""
+    """`forward` for one logistic output, fields summed, one slot each."""
     rows, values, y, w = batch
     a, c, _, _, losses = scratch
     n = len(rows)
@@ -299,7 +299,7 @@ def _forward_plain(table, batch, starts, offset, scratch, n_threads, has_values)
 
 @njit(cache=True, inline="always")
 def _score_parts(table, rows, x, starts, slot_starts, combine, a, c, d, has_values):
-    """q, p and the scores of one sample, by field unless they are summed."""
+    """q, p and the scores of one sample, by field unless fields are summed."""
     if combine == SUM:
         _scores(table, rows, x, starts, slot_starts, a, c, d, True, has_values)
     else:
@@ -361,7 +361,7 @@ def _forward_any(
 
 @njit(cache=True, parallel=True)
 def partial(table, batch, starts, slot_starts, combine, scratch, n_threads, has_values):
-    """The part of the scores that these columns bring; a, c and d are ready for `finish`."""
+    """These columns' part of the scores, into d; a, c and d are then ready for `finish`."""
     rows, values, _, _ = batch
     a, c, d, _, _ = scratch
     n = len(rows)
@@ -378,7 +378,7 @@ def partial(table, batch, starts, slot_starts, combine, scratch, n_threads, has_
 
 @njit(cache=True, parallel=True)
 def finish(batch, totals, starts, m, objective, scratch, n_threads):
-    """What `forward` does once the scores in d are whole; totals are the sums of weights."""
+    """The rest of `forward`, once the scores in d are summed; totals are the sums of weights."""
     n = len(batch[0])
     for k in prange(n_threads):
         for s in range(n * k // n_threads, n * (k + 1) // n_threads):
@@ -387,8 +387,8 @@ def finish(batch, totals, starts, m, objective, scratch, n_threads):
 
 @njit(cache=True)
 def forward(table, batch, starts, slot_starts, objective, scratch, n_threads, has_values):
-    """Scores, losses and their derivatives; a, c and d are ready for `update` after it. Returns the
-    sum of weights."""
+    """Scores, losses and their derivatives; a, c and d are then ready for `update`. Returns the sum
+    of weights."""
     offsets, copies, _, combine, _ = objective
     one = combine == SUM and len(offsets) == 1 and batch[0].shape[1] == len(slot_starts) - 1
     if one and copies[0, 0] == LOGISTIC:
@@ -402,10 +402,11 @@ def forward(table, batch, starts, slot_starts, objective, scratch, n_threads, ha
 
 @njit(cache=True, parallel=True)
 def group(rows, values, slot_starts, places, entries, runs, n_threads):
-    """Samples by row. A field's entries lie together, a run a distinct row.
+    """Group samples by row: a field's entries are together, one run for each distinct row. Returns
+    the number of runs.
 
     places (d,) is scratch that is zero before and after. Fields own disjoint rows, so they are
-    grouped side by side. Empty slots (of value 0) are left out.
+    grouped in parallel. Empty slots (of value 0) of fields with several are left out.
     """
     samples, slots = entries
     distinct, owners, begins, ends, counts = runs
@@ -508,7 +509,7 @@ def _apply(table, state, r, g, lr, decay):
 
 @njit(cache=True)
 def share_out(begins, ends, total, shares, n_threads):
-    """Where each thread's runs begin, so that all have the same work: a sample or four a run."""
+    """Where each thread's runs begin, so that all have equal work: 1 per sample and 4 per run."""
     work = 4 * total
     for i in range(total):
         work += ends[i] - begins[i]
@@ -534,7 +535,7 @@ def _prefetch_run(table, state, distinct, i, last):
 
 @njit(cache=True, parallel=True)
 def _update_plain(table, state, a, c, samples, runs, shares, starts, steps, n_threads):
-    """One output, fields summed, no values."""
+    """`update` for one output, fields summed, no values."""
     lr, decays, _, _, biased = steps
     distinct, owners, begins, ends, _ = runs
     width = table.shape[1]
@@ -576,7 +577,7 @@ def update(
     table, state, buffers, values, entries, runs, shares, starts, steps, by_field, n_threads,
     has_values,
 ):  # fmt: skip
-    """Adagrad on every distinct row of the batch; each row is one thread's."""
+    """Adagrad on every distinct row of the batch, each by one thread."""
     if steps[2] == 1 and not by_field and not has_values:
         a, c, _ = buffers
         _update_plain(table, state, a, c, entries[0], runs, shares, starts, steps, n_threads)
@@ -590,7 +591,7 @@ def update(
 @njit(cache=True, parallel=True)
 def gradients(buffers, values, entries, runs, total, starts, steps, by_field, out, n_threads,
               has_values):  # fmt: skip
-    """out[i] = the batch's gradient of the i-th distinct row, its decay aside"""
+    """out[i] = the batch's gradient of the i-th distinct row, without decay"""
     a, c, d = buffers
     samples, slots = entries
     _, owners, begins, ends, _ = runs
@@ -627,7 +628,7 @@ def train_steps(
     table, state, data, starts, slot_starts, objective, field_state, scratch, entries, runs, shares,
     places, batch, lr, decays, biased, n_threads, has_values,
 ):  # fmt: skip
-    """One step a batch over all rows given, in their order. Returns summed losses and weights."""
+    """One step per batch over all rows, in order. Returns summed losses and weights."""
     rows, values, y, w = data
     offsets, _, _, combine, u = objective
     a, c, d, du, losses = scratch

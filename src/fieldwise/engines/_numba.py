@@ -1,8 +1,8 @@
-"""Numba as our kernels take it: where compiled code is kept, and who may enter its threads.
+"""Configures Numba for our kernels: where compiled code is cached, and access to its threads.
 
-The pool is Numba's own, instead of OpenMP: no thread spins while it waits, which beside another
-busy process made a step twelve times slower, and a forked child may go on using it. Two threads
-that enter it at once end the process, so a parallel kernel, wherever it is, is called only within
+The thread pool is Numba's own, not OpenMP's: its threads do not spin while they wait, which beside
+another busy process made a step twelve times slower, and a forked child can keep using it. Two
+threads that enter it at once kill the process, so every parallel kernel is called only within
 `pool`.
 """
 
@@ -23,16 +23,17 @@ __all__ = ["njit", "pool", "prange", "threads"]
 
 
 def _somewhere_to_keep() -> None:
-    """Numba refuses to compile what it is to keep where it can write neither beside the source nor
-    to the user's cache, as in a container without a home."""
+    """Set a temporary cache folder if Numba can write neither beside the source nor to the user's
+    cache, as in a container without a home: it would refuse to compile."""
     try:
         njit(cache=True)(lambda: None)
     except RuntimeError:
         numba.config.CACHE_DIR = tempfile.mkdtemp(prefix="fieldwise-numba-")
         atexit.register(shutil.rmtree, numba.config.CACHE_DIR, ignore_errors=True)
         warnings.warn(
-            "compiled code can be kept neither beside the package nor in the user's cache, so each "
-            "process compiles anew, half a minute. Set NUMBA_CACHE_DIR to a folder of your own",
+            "compiled code can be cached neither beside the package nor in the user's cache, so "
+            "each process compiles it again, for half a minute. Set NUMBA_CACHE_DIR to a folder "
+            "that you can write to",
             stacklevel=2,
         )
 
@@ -44,15 +45,15 @@ _POOL = threading.Lock()
 
 
 def threads(asked: int | None) -> int:
-    """As many as were asked for and there are; all for None and, as in scikit-learn, -1."""
+    """The number of threads to use: as many as asked for, if there are; all for None and -1."""
     most = int(numba.config.NUMBA_NUM_THREADS)
     return min(asked, most) if asked and asked > 0 else most
 
 
 @contextmanager
 def pool(asked: int | None = None, *, wanted: bool = True, wait: bool = False) -> Iterator[int]:
-    """The number of threads for parallel kernels; 0 where the work is to be done without them, as
-    they are not wanted, or busy and one does not `wait`."""
+    """Enter the thread pool; gives the number of threads, or 0 to work without it: it is not
+    `wanted`, or busy and the caller does not `wait`."""
     if not wanted or not _POOL.acquire(blocking=wait):
         yield 0
         return

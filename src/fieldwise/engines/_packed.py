@@ -1,7 +1,7 @@
-"""Numba kernels that score rows of a packed table, as `_kernels` does rows of a float32 one.
+"""Numba kernels that score rows of a packed table, as `_kernels` does for a float32 one.
 
-A row's scale joins its value, so that entries are turned into floats in registers and the sums are
-those of `_vectors`: no float32 copy of the table is made.
+A row's scale is multiplied into its value, and entries become floats in registers (`_vectors`): no
+float32 copy of the table is made.
 """
 
 # mypy: ignore-errors
@@ -15,7 +15,7 @@ from ._kernels import _sum_rows
 from ._numba import njit, prange
 from ._vectors import own_products, prefetch
 
-LINE_BYTES, AHEAD = 64, 2  # lines of the next sample's rows that are asked for
+LINE_BYTES, AHEAD = 64, 2  # lines of the next sample's rows to prefetch
 
 
 @njit(cache=True, inline="always")
@@ -28,7 +28,7 @@ def _prefetch_rows(table, rows):
 
 @njit(cache=True, inline="always")
 def _list_block(table, rows, x, low, high, sums, own):
-    """sum of p q over the columns of a block whose field has several slots, these"""
+    """sum of p q over the columns of a block whose field has several slots, with these rows"""
     _sum_rows(table, rows, x, own, low, high, True)
     z = np.float32(0.0)
     for t in range(low, high):
@@ -96,7 +96,7 @@ def score_serial(packed, rows, values, starts, slot_starts, offsets, out, by_fie
 
 @njit(cache=True, parallel=True)
 def score(packed, rows, values, starts, slot_starts, offsets, out, n_threads, by_field, valued):
-    """The same by several threads."""
+    """`score_serial` on several threads."""
     n = len(rows)
     for k in prange(n_threads):
         low, high = n * k // n_threads, n * (k + 1) // n_threads

@@ -1,4 +1,4 @@
-"""The penalty's gradient for the CPU engine: through BLAS, a block of rows at a time."""
+"""The penalty's gradient for the CPU engine: with BLAS, a block of rows at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..layout import Layout
 
 __all__ = ["PENALTY_ROWS", "Penalty"]
 
-PENALTY_ROWS = 8192  # rows of a block: its slopes stay in the second cache
+PENALTY_ROWS = 8192  # rows of a block: its slopes stay in the L2 cache
 
 
 class Penalty:
@@ -28,8 +28,7 @@ class Penalty:
         self._blocks = [(o, i, layout.block(o, i)) for o in outputs for i in fields]
 
     def _moments(self, rows: slice) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """X^T X of every block's columns, over those of some rows that are its field's own, and
-        over the others."""
+        """X^T X of every block's columns over `rows`: of its field's own, and of the others."""
         own, others = [], []
         for _, i, columns in self._blocks:
             X = self._table[rows, columns]
@@ -77,12 +76,12 @@ class Penalty:
 
 
 def _square(X: np.ndarray) -> np.ndarray:
-    """X^T X; most parts of a span are empty"""
+    """X^T X, quickly for no rows: most parts of a span are empty"""
     return (X.T @ X).astype(np.float64) if len(X) else np.zeros((X.shape[1],) * 2)
 
 
 def _ordered_sum(parts: list[np.ndarray]) -> np.ndarray:
-    """The sum of matrices one after the other: the same bits whoever made them first."""
+    """The sum of matrices in order: the same bits whichever thread was first."""
     total = np.zeros_like(parts[0])
     for part in parts:
         total += part

@@ -1,4 +1,4 @@
-"""Numba kernels of many rows of a table times one vector: what ranking a field's categories is."""
+"""Numba kernels that multiply many rows of a table by one vector, to rank a field's categories."""
 
 # mypy: ignore-errors
 # Numba infers the types.
@@ -21,7 +21,7 @@ def products_serial(table, first, weights, edges, out):
 
 @njit(cache=True, parallel=True)
 def products(table, first, weights, edges, out, n_threads):
-    """The same by several threads."""
+    """`products_serial` on several threads."""
     n = np.int64(len(out))
     for thread in prange(n_threads):
         low, high = n * thread // n_threads, n * (thread + 1) // n_threads

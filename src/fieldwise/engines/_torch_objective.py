@@ -1,4 +1,4 @@
-"""`Objective.slopes` in torch, for tensors on a device. Tested against the slow twin."""
+"""`Objective.slopes` in torch, for tensors on a device. Tested against the NumPy version."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def slopes(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Weighted losses (n,), their derivatives by f (n, K, m), and by u (m,).
 
-    f (n, K, m), or where fields are summed already (n, K, 1); w (n, 1) or (n, copies), total
-    (1,) or (copies,) its sums.
+    f (n, K, m), or (n, K, 1) if fields are summed already; w (n, 1) or (n, copies), total (1,) or
+    (copies,) its sums.
     """
     losses, df, du = torch.zeros_like(f[:, 0, 0]), torch.zeros_like(f), torch.zeros_like(u)
     for e, (head, first, target) in enumerate(objective.copies):

@@ -1,19 +1,19 @@
 """Triton kernels of the GPU engine: entries sorted by row, a sample's scores, the step of its rows.
 
-A row of the table is STRIDE floats, WIDTH of them in use and the rest zero. Its columns are taken
-in two parts of powers of two, MAIN and TAIL, so that few lanes idle, and once more those that the
-row's field owns, OWN of them. Masks are whole vectors wide where they can be: a mask that changes
-within four neighbours costs four loads instead of one.
+A row of the table is STRIDE floats, WIDTH of them in use and the rest zero. Its columns are
+processed in two parts of powers of two, MAIN and TAIL, so that few lanes idle, and the OWN columns
+of the row's field once more. Masks change only between whole vectors where possible: one that
+changes within four neighbours costs four loads instead of one.
 
-Entries are (slot, sample) pairs, a field's together, sorted by
+Entries are (slot, sample) pairs, those of a field together, sorted by
 
     key = code * SPAN + place * BATCH + sample      SPAN = BATCH * the most slots of a field
 
-so that a row's entries are a *run*. `short_runs` takes some runs of up to LENGTH entries at a time.
-A longer one, from entry b on, is cut into pieces of LENGTH, the last up to twice as long;
-`long_runs` sums piece i in place b // LENGTH + i, which no other piece has, and the program that
-finds itself the last adds up the places. Nothing is added with atomics: the order of every sum is
-fixed, and so is every bit.
+so that a row's entries are a *run*. `short_runs` processes several runs of up to LENGTH entries at
+a time. A longer run, from entry b on, is cut into pieces of LENGTH, the last up to twice as long;
+`long_runs` sums piece i into place b // LENGTH + i, which no other piece has, and the program that
+finishes last adds up the places. No sum uses atomics: the order of every sum is fixed, and so is
+every bit.
 """
 
 # mypy: ignore-errors
@@ -31,8 +31,8 @@ def pack(
     S: tl.constexpr, BATCH: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr,
     MANY: tl.constexpr,
 ):  # fmt: skip
-    """Keys of one slot of one batch: codes (steps, n, S) -> keys (steps, S, n). A value never seen
-    comes after all others, and after it what is no value at all."""
+    """Keys of one slot of one batch: codes (steps, n, S) -> keys (steps, S, n). Unseen values come
+    after all categories, and empty slots after those."""
     slot, step = tl.program_id(0), tl.program_id(1).to(tl.int64)
     size = tl.load(slot_sizes + slot)
     place = tl.load(slot_place + slot)
@@ -50,7 +50,7 @@ def pack(
 
 @triton.jit
 def _fresh(keys, low, high, entry, SPAN: tl.constexpr):
-    """Which of these entries begin a run of a field, whose entries are low .. high."""
+    """Which entries begin a run of a field, whose entries are low .. high; and their codes."""
     there = entry < high
     code = tl.load(keys + entry, mask=there, other=0) // SPAN
     before = tl.load(keys + entry - 1, mask=there & (entry > low), other=0) // SPAN
@@ -80,8 +80,8 @@ def find_runs(
     n_rows, M: tl.constexpr, FIELDS: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr,
     LENGTH: tl.constexpr,
 ):  # fmt: skip
-    """Where every run of a field begins, its row (-1 for no value at all) and its field; and to
-    which run the last of every LENGTH entries belongs."""
+    """Where every run of a field begins, its row (-1 for empty slots) and its field; and the run of
+    the last of every LENGTH entries."""
     field, step = tl.program_id(0), tl.program_id(1).to(tl.int64)
     every = tl.arange(0, FIELDS)
     count = tl.load(counts + step * M + every, mask=every < M, other=0)
@@ -115,7 +115,7 @@ def find_runs(
 def _add_rows(
     table, row, there, x, cols, total, STRIDE: tl.constexpr, VALUED: tl.constexpr
 ):  # fmt: skip
-    """What some slots bring to some columns."""
+    """total plus the rows of some slots, in some columns."""
     at = row[:, None] * STRIDE + cols[None, :]
     tile = tl.load(table + at, mask=there[:, None] & (cols < STRIDE)[None, :], other=0.0)
     tile = tile.to(tl.float32)
@@ -129,7 +129,7 @@ def _own_part(
     table, rows, values, first_slot, own_slots, s, cols,
     S: tl.constexpr, STRIDE: tl.constexpr, MOST: tl.constexpr, VALUED: tl.constexpr,
 ):  # fmt: skip
-    """What the columns' owners bring: q"""
+    """q: the sum of x T over the slots of each column's owner"""
     first = tl.load(first_slot + cols)
     own = tl.zeros([cols.shape[0]], tl.float32)
     for k in tl.static_range(MOST):
@@ -146,7 +146,7 @@ def _own_part(
 
 @triton.jit
 def _keep(a, c, at, cols, p, q, STRIDE: tl.constexpr, R: tl.constexpr, WIDTH: tl.constexpr):
-    """p and q for the step; the bias stands in c as a column whose q is 1."""
+    """Store p and q for the step; in c a bias is a column whose q is 1."""
     there = cols < STRIDE
     tl.store(a + at + cols, p, mask=there)
     tl.store(c + at + cols, tl.where(cols < R, q, tl.where(cols < WIDTH, 1.0, 0.0)), mask=there)
@@ -159,9 +159,9 @@ def forward(
     MAIN: tl.constexpr, TAIL: tl.constexpr, SLOTS: tl.constexpr, MOST: tl.constexpr,
     VALUED: tl.constexpr, WEIGHTED: tl.constexpr, PLAIN: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """One sample. p and q are kept in a and c. PLAIN is one output, a sum of fields: KEEP then also
-    takes the logistic loss and its derivative, otherwise d is the score. Of other objectives the
-    scores are made of a and c elsewhere."""
+    """One sample. KEEP stores p and q in a and c. PLAIN is one output, a sum of fields: KEEP then
+    also computes the logistic loss and its derivative, otherwise d is the score. Other objectives
+    compute scores from a and c elsewhere."""
     s = tl.program_id(0).to(tl.int64)
     cols, more = tl.arange(0, MAIN), MAIN + tl.arange(0, TAIL)
     q = _own_part(table, rows, values, first_slot, own_slots, s, cols, S, STRIDE, MOST, VALUED)
@@ -201,7 +201,7 @@ def forward(
 def _own_columns(
     starts, field, M: tl.constexpr, K: tl.constexpr, RANK: tl.constexpr, OWN: tl.constexpr
 ):  # fmt: skip
-    """The columns that fields (n,) own, RANK places an output, and which are taken: (n, OWN)"""
+    """The columns that fields (n,) own, RANK places per output, and which are in use: (n, OWN)"""
     place = tl.arange(0, OWN)
     there = (place < K * RANK)[None, :] & (field >= 0)[:, None]
     block = (place // RANK * M)[None, :] + field[:, None]
@@ -218,12 +218,12 @@ def _slopes(
     SHARED: tl.constexpr,
 ):  # fmt: skip
     """The gradient of entries (n,) in columns (n or 1, columns): p or q, times the derivative of
-    the loss by the column's score. SHARED: biases of some fields are another engine's."""
+    the loss by the column's score. SHARED: another engine has the biases of some fields."""
     wanted = there[:, None] & live
     slope = tl.load(slopes + s[:, None] * STRIDE + cols, mask=wanted, other=0.0)
     if N_SCORES > 1:
         score = tl.load(score_of + cols, mask=live, other=0)
-        if BY_FIELD:  # of a bias the score of the row's field
+        if BY_FIELD:  # a bias belongs to the score of the row's field
             score = tl.where(cols >= R, score + field[:, None], score)
         slope *= tl.load(d + s[:, None] * N_SCORES + score, mask=wanted, other=0.0)
     if SHARED:
@@ -238,7 +238,7 @@ def _factors(
     S: tl.constexpr, N_SCORES: tl.constexpr, BATCH: tl.constexpr, SPAN: tl.constexpr,
     VALUED: tl.constexpr,
 ):  # fmt: skip
-    """The samples of entries and what their slopes are to be multiplied by."""
+    """The samples of entries, and the factors of their slopes."""
     key = tl.load(keys + entry, mask=there, other=0)
     s = (key % BATCH).to(tl.int64)
     factor = there.to(tl.float32)
@@ -252,7 +252,7 @@ def _factors(
 
 @triton.jit
 def _stepped(weight, squares, slope, rate, decay, PULL: tl.constexpr):
-    """Adagrad: the weight and its state; where PULL the gradient of the whole table instead."""
+    """Adagrad: the new weight and state; with PULL `squares` is a gradient, and slope is added."""
     slope += decay * weight
     if PULL:
         squares += slope
@@ -264,7 +264,7 @@ def _stepped(weight, squares, slope, rate, decay, PULL: tl.constexpr):
 
 @triton.jit
 def _chance(at, seed):
-    """16 bits that depend on every bit of a place and a step."""
+    """A 16-bit hash of a place and a step."""
     x = at.to(tl.uint32) * 0x9E3779B1 + seed.to(tl.uint32) * 0x85EBCA77
     x ^= x >> 16
     x *= 0x7FEB352D
@@ -280,8 +280,8 @@ def _write(
     tl.store(kept + at, squares, mask=live)
     if not PULL:
         if HALF:
-            # Rounded up or down by chance, so that small steps count in the mean. The chance is a
-            # hash of the place and the step: the same in every run.
+            # Rounded up or down at random, so that small steps count on average. The random bits
+            # are a hash of the place and the step: the same in every run.
             bits = weight.to(tl.int32, bitcast=True) + _chance(at, tl.load(seed))
             weight = (bits & -65536).to(tl.float32, bitcast=True)
         tl.store(table + at, weight.to(table.dtype.element_ty), mask=live)
@@ -293,8 +293,9 @@ def _step_rows(
     weight, weight_more, weight_mine, squares, squares_more, squares_mine, rate, decays, seed,
     STRIDE: tl.constexpr, PULL: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """The step of rows (n,). The columns a row's field owns are written as if it did not, and then
-    over: they must have been read before the one, and written before the other."""
+    """The step of rows (n,). The columns that a row's field owns are first written as if it did
+    not, then overwritten; barriers keep all reads before the first write, and that before the
+    second."""
     decay = tl.load(decays + row, mask=there, other=0.0)[:, None]
     weight, squares = _stepped(weight, squares, slope, rate, decay, PULL)
     weight_more, squares_more = _stepped(weight_more, squares_more, slope_more, rate, decay, PULL)
@@ -326,8 +327,8 @@ def short_runs(
     LENGTH: tl.constexpr, VALUED: tl.constexpr, BY_FIELD: tl.constexpr, SHARED: tl.constexpr,
     PULL: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """The step of rows with few entries, RUNS of them at a time. PULL adds to a gradient of the
-    whole table instead."""
+    """The step of rows with few entries, RUNS of them at a time. With PULL, adds to the gradient of
+    the whole table instead."""
     kept = pull if PULL else state
     cols, more = tl.arange(0, MAIN)[None, :], MAIN + tl.arange(0, TAIL)[None, :]
     many = tl.load(n_runs)
@@ -378,8 +379,8 @@ def short_runs(
 
 @triton.jit
 def _piece_sum(partial, place, there, cols, live, SIZE: tl.constexpr):
-    """The sum of places in some columns (1, columns). Not from the first cache: other
-    multiprocessors wrote them."""
+    """The sum of places in some columns (1, columns). Bypasses the L1 cache: other multiprocessors
+    wrote them."""
     at = place.to(tl.int64)[:, None] * SIZE + cols
     found = tl.load(partial + at, there[:, None] & live, 0.0, cache_modifier=".cg")
     return tl.sum(found, axis=0)[None, :]
@@ -395,8 +396,8 @@ def long_runs(
     PIECES: tl.constexpr, LENGTH: tl.constexpr, VALUED: tl.constexpr, BY_FIELD: tl.constexpr,
     SHARED: tl.constexpr, PULL: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """One piece of a row with many entries; the last one also the row's step. `counters` are zero
-    before and after."""
+    """Sum one piece of a row with many entries; the last to finish also takes the row's step.
+    `counters` are zero before and after."""
     place = tl.program_id(0)
     run = tl.load(run_at + place)
     begin, end = tl.load(begins + run), tl.load(begins + run + 1)

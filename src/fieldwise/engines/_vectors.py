@@ -1,11 +1,11 @@
 """The inner loops of the kernels, on vectors of one cache line, held in registers.
 
 Numba's own loops keep a row's running sums in memory, and a loop over a field's few columns falls
-back to one number at a time. These do neither: twice the speed out of cache. They are written in
-LLVM's intermediate language, which is turned into what the processor has. No flag lets the compiler
-reorder or fuse, so a sum has the same bits in every kernel.
+back to one number at a time. These do neither, and are twice as fast out of cache. They are written
+in LLVM's intermediate language, which is compiled for the processor at hand. No flag lets the
+compiler reorder or fuse operations, so a sum has the same bits in every kernel.
 
-Numba's cache watches _kernels.py alone: after a change here, touch that file.
+Numba's cache only watches the files of kernels: after a change here, touch those that import it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _wholes(number: int) -> Any:
 
 
 class _Writer:
-    """Writes one function's instructions."""
+    """Emits the instructions of one function."""
 
     def __init__(self, context: Any, builder: Any) -> None:
         self.context = context
@@ -43,7 +43,7 @@ class _Writer:
         return self.context.make_array(kind)(self.context, self.builder, value)
 
     def line(self, array: Any, row: Any, column: Any, vector: Any = VECTOR) -> Any:
-        """Where row, column of a 2-d array begins (row None: of a 1-d array)."""
+        """A pointer to [row, column] of a 2-d array (row None: to [column] of a 1-d array)."""
         b = self.builder
         at = b.gep(array.data, [column])
         if row is not None:
@@ -52,12 +52,12 @@ class _Writer:
         return b.bitcast(at, vector.as_pointer())
 
     def whole(self, array: Any, index: Any) -> Any:
-        """An element of an array of whole numbers, 64 bits wide."""
+        """An element of an integer array, as 64 bits."""
         found = self.builder.load(self.builder.gep(array.data, [index]))
         return found if found.type == INT64 else self.builder.sext(found, INT64)
 
     def spread(self, number: Any) -> Any:
-        """A vector of one number."""
+        """A vector with one number in all lanes."""
         b = self.builder
         first = b.insert_element(ir.Constant(VECTOR, ir.Undefined), number, INT32(0))
         return b.shuffle_vector(first, first, ir.Constant(ir.VectorType(INT32, LINE), [0] * LINE))
@@ -83,8 +83,8 @@ class _Writer:
         return self.builder.call(function, [pointer, INT32(align), mask, zeros])
 
     def entries(self, kind: Any, array: Any, row: Any, column: Any, mask: Any = None) -> Any:
-        """A line of a table's row as floats, whatever the table keeps: floats, whole numbers of 8
-        bits, or halves, whose bits it has as whole numbers of 16."""
+        """A line of a table's row as floats, whether the table has float32, int8, or uint16 that
+        hold the bits of float16."""
         bits = kind.dtype.bitwidth
         if bits == 32:
             return self.load(self.line(array, row, column), mask)
@@ -99,8 +99,8 @@ class _Writer:
         return self._of_halves(self.builder.zext(found, WHOLES))
 
     def _of_halves(self, bits: Any) -> Any:
-        """Exponent and fraction move to where a float has them, and 2^112 is what the exponents'
-        offsets differ by. No instruction is needed that a processor might lack."""
+        """float16 to float32: exponent and fraction are shifted into place, and 2^112 makes up for
+        the different exponent offsets. Needs no instruction that a processor might lack."""
         b = self.builder
         size = b.shl(b.and_(bits, _wholes(0x7FFF)), _wholes(13))
         scaled = b.fmul(b.bitcast(size, VECTOR), ir.Constant(VECTOR, [2.0**112] * LINE))
@@ -117,7 +117,7 @@ class _Writer:
         self.builder.call(function, [vector, pointer, INT32(4), mask])
 
     def variable(self) -> Any:
-        """A vector that starts as zeros; it ends up in a register."""
+        """A vector variable, initially zeros; the compiler keeps it in a register."""
         place = cgutils.alloca_once(self.builder, VECTOR)
         self.builder.store(ZEROS, place)
         return place
@@ -127,7 +127,7 @@ class _Writer:
         b.store(b.fadd(b.load(place), vector), place)
 
     def total(self, place: Any) -> Any:
-        """The sum over the lanes, by halves: the same order wherever it is compiled into."""
+        """The sum over the lanes, by halves: in the same order in every kernel."""
         b, left, half = self.builder, self.builder.load(place), LINE // 2
         while half:
             lanes = [k + half if k < half else k for k in range(LINE)]
@@ -138,7 +138,7 @@ class _Writer:
 
 @intrinsic
 def prefetch(typingctx, array, row, column):
-    """Ask for the cache line of array[row, column]."""
+    """Prefetch the cache line of array[row, column]."""
 
     def generate(context, builder, signature, arguments):
         write = _Writer(context, builder)
@@ -155,7 +155,7 @@ def prefetch(typingctx, array, row, column):
 def _sum_of_lines(n_lines: int, *, partly: bool = False) -> Any:
     """out[first:] = sum over k of x[k] table[rows[k], first:], for n_lines lines.
 
-    `partly`: up to column `end` alone, which is within the line.
+    `partly`: only up to column `end`, which is within the line.
     """
 
     @intrinsic
@@ -201,7 +201,7 @@ sum_part_line = _sum_of_lines(1, partly=True)
 
 def _own_entries(*, keep: bool) -> Any:
     """sum over t of p_t q_t, where q_t = x_i table[rows[i], t] of the field i that owns column t
-    and p = sums - q. `keep`: leave q in `sums` and p in `others`.
+    and p = sums - q. `keep`: store q in `sums` and p in `others`.
     """
 
     @intrinsic

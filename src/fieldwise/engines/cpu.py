@@ -1,7 +1,7 @@
 """The CPU engine: fused Numba kernels, the same bits for any number of threads.
 
-Rows of the table are padded to whole cache lines. The penalty runs through BLAS in fixed blocks of
-rows, one thread a block, summed in the order of blocks.
+Rows of the table are padded to whole cache lines. The penalty uses BLAS on fixed blocks of rows,
+one thread per block, summed in the order of blocks.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from ._vectors import LINE
 
 __all__ = ["CpuEngine", "make", "products", "score", "table_rows"]
 
-SMALL_STEP = 1 << 18  # floats gathered a step that are not worth waking other threads for
-SMALL = 256  # rows not worth waking other threads for
+SMALL_STEP = 1 << 18  # floats gathered per step; below, other threads are not worth waking
+SMALL = 256  # rows to score; below, the same
 
 
 def padded(layout: Layout) -> int:
-    """R + K, up to whole cache lines."""
+    """R + K, rounded up to whole cache lines."""
     return -(-layout.width // LINE) * LINE
 
 
 def memory_needed(layout: Layout) -> int:
-    """Bytes for the table, Adagrad's state, and the loop's two: an epoch's mean and the best."""
+    """Bytes for the table, Adagrad's state, an epoch's mean and the best table."""
     return 4 * 4 * (layout.n_rows + layout.n_fields) * padded(layout)
 
 
@@ -60,7 +60,7 @@ def _check_memory(layout: Layout) -> None:
 
 
 def table_rows(layout: Layout, codes: np.ndarray) -> np.ndarray:
-    """Rows of the table, contiguous int32; unseen codes have theirs after all others."""
+    """Codes -> rows of the table, contiguous int32; the rows of unseen values are the last."""
     rows = np.add(codes, layout.slot_offsets, dtype=np.int32, order="C")
     if codes.size and codes.min() < 0:
         unseen = (layout.n_rows + layout.slot_owner).astype(np.int32)
@@ -80,7 +80,7 @@ def score(
     """z of every row, (n, K), or every field's score without offsets, (n, K, m).
 
     table (d + m, at least R + K), float32 or packed, ends with the rows for unseen values. Safe to
-    call from many threads: those that find the parallel kernel busy work by themselves.
+    call from many threads: those that find the parallel kernel busy use one thread.
     """
     rows = table_rows(layout, codes)
     x, valued = _values(values)
@@ -100,7 +100,7 @@ def score(
 
 
 def products(table: np.ndarray, rows: slice, weights: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Rows of a table times one vector, an output's columns apart, (n, K) float32
+    """Rows of a table times one vector, separately for each output's columns, (n, K) float32
 
     weights (R,), edges (K + 1,) where the columns of outputs begin. Equal rows give equal bits.
     Safe to call from many threads, as `score` is.
@@ -132,7 +132,7 @@ class CpuEngine:
             raise SettingError(f"the cpu engine has no component {layout.component!r}; use auto")
         _check_memory(layout)
         if half:
-            raise SettingError("half=True keeps the table in bfloat16 on a GPU; device='cuda'")
+            raise SettingError("half=True keeps the table in bfloat16 on a GPU; set device='cuda'")
         self.layout = layout
         self.settings = settings
         self.objective = objective or Objective()
@@ -148,7 +148,7 @@ class CpuEngine:
         self.table = self._table[: layout.n_rows, : layout.width]
         self.state = self._state[: layout.n_rows, : layout.width]
         self.decay = np.full(len(self._table), settings.weight_decay, np.float32)
-        self.biased = np.ones(layout.n_fields, np.bool_)  # fields whose biases it holds
+        self.biased = np.ones(layout.n_fields, np.bool_)  # fields whose biases this engine has
         self.field_weights = np.ones(layout.n_fields, np.float32)
         self.field_state = np.full(layout.n_fields, 1e-6, np.float32)
         self._scratch: _Scratch | None = None
@@ -191,7 +191,7 @@ class CpuEngine:
         target: np.ndarray,
         weight: np.ndarray | None,
     ) -> tuple[tuple[np.ndarray, ...], bool]:
-        """Rows, values, targets and weights as the kernels take them, and whether values count."""
+        """Rows, values, targets and weights as the kernels take them; whether there are values."""
         if self._scratch is None:
             self._scratch = _Scratch(self)
         x, valued = _values(values)
@@ -213,12 +213,12 @@ class CpuEngine:
 
     @property
     def _steps(self) -> tuple[Any, ...]:
-        """What the kernels take of a step's settings."""
+        """A step's settings as the kernels take them."""
         layout, rate = self.layout, np.float32(self.settings.learning_rate)
         return rate, self.decay, layout.n_outputs, layout.n_fields, self.biased
 
     def _due_step(self, data: tuple[np.ndarray, ...], valued: bool) -> tuple[float, float]:
-        """A step whose gradient is the batch's and the penalty's: every row of the table moves."""
+        """A step whose gradient is the batch's plus the penalty's: every row of the table moves."""
         assert self._scratch is not None
         layout, s = self.layout, self.settings
         self.n_steps += 1
@@ -247,7 +247,7 @@ class CpuEngine:
         return found
 
     def _forward(self, data: tuple[np.ndarray, ...], valued: bool) -> tuple[float, float]:
-        """Scores and derivatives of a batch, left in the scratch; its loss and weight."""
+        """Put a batch's scores and derivatives into the scratch; returns its loss and weight."""
         assert self._scratch is not None
         parts = self._scratch.of(len(data[0]))
         weight = _kernels.forward(
@@ -257,7 +257,7 @@ class CpuEngine:
         return float(np.sum(parts[4], dtype=np.float64)), float(weight)
 
     def _group(self, data: tuple[np.ndarray, ...]) -> int:
-        """Groups a batch by row; how many there are."""
+        """Group a batch's entries by row; returns the number of distinct rows."""
         assert self._scratch is not None
         s = self._scratch
         where = (self.layout.slot_starts, s.places, s.entries, s.runs)
@@ -266,7 +266,7 @@ class CpuEngine:
     def _gradient(
         self, data: tuple[np.ndarray, ...], valued: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The distinct rows (k,) of a batch that went forward, and their gradients (k, columns)."""
+        """The distinct rows (k,) of the last batch of `_forward`, and gradients (k, columns)."""
         assert self._scratch is not None
         s, total = self._scratch, self._group(data)
         out = np.empty((total, self._table.shape[1]), np.float32)
@@ -298,7 +298,7 @@ class CpuEngine:
 
 
 class _Scratch:
-    """What a step needs beside the table; allocated once."""
+    """The buffers that a step needs; allocated once."""
 
     def __init__(self, engine: CpuEngine) -> None:
         layout, size = engine.layout, engine.settings.batch_size
@@ -323,12 +323,12 @@ class _Scratch:
         self.places = np.zeros(layout.n_rows + m, np.int32)
 
     def of(self, n: int) -> tuple[np.ndarray, ...]:
-        """`samples` of the first n."""
+        """`samples`, cut to the first n."""
         return tuple(buffer[:n] for buffer in self.samples)
 
 
 def _part(data: tuple[np.ndarray, ...], some: slice, valued: bool) -> tuple[np.ndarray, ...]:
-    """Some of the rows. Where values do not count they are one unused cell, which stays."""
+    """`data` of some rows. Without values, the one unused cell stays."""
     rows, x, y, w = data
     return rows[some], x[some] if valued else x, y[some], w[some]
 

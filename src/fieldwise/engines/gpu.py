@@ -1,7 +1,7 @@
 """The GPU engine: fused Triton steps, many of them in one CUDA graph; torch for memory and sorting.
 
-Needs torch, Triton and NumPy. The same bits from run to run: no sum depends on the order in which
-programs happen to finish. Under Triton's interpreter it runs on the CPU, for tests.
+Needs torch, Triton and NumPy. Gives the same bits in every run: no sum depends on the order in
+which programs finish. Under Triton's interpreter it runs on the CPU, for tests.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ except ImportError as error:  # pragma: no cover
 __all__ = ["GpuEngine", "make", "memory_needed"]
 
 GROUP = 64  # steps whose rows are sorted together, and which make up one graph
-SECTOR = 8  # floats: what memory moves at once
+SECTOR = 8  # floats that memory transfers at once
 SCORE_ROWS = 1 << 15
 WIDEST = 1 << 16  # columns of a row
-DENSE_ROWS = 1 << 16  # of the table, in a step that all take part in
+DENSE_ROWS = 1 << 16  # rows processed at a time in a step of all rows
 SLOTS_AT_ONCE = 8  # rows of a sample that are read at a time
 RUNS = 2  # rows that take their step at a time
-PIECE = 16  # entries of a run that are summed in one go; longer ones are cut
+PIECE = 16  # entries of a run that are summed at once; longer runs are cut
 AT_ONCE = 4  # entries of a piece, and pieces, that are read at a time
 PIECES_AT_ONCE = 4
 COLUMNS_A_WARP = 128
 TILE = 1 << 14  # entries of rows that are read at a time, at most
-PROGRAMS = 32  # a multiprocessor, each of which takes one run after the other
+PROGRAMS = 32  # per multiprocessor, each of which takes one run after the other
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def stride_of(layout: Layout) -> int:
-    """R + K, up to whole sectors."""
+    """R + K, rounded up to whole sectors."""
     return -(-layout.width // SECTOR) * SECTOR
 
 
 def memory_needed(layout: Layout, *, half: bool = False) -> int:
-    """Bytes for the table, Adagrad's state, the penalty's gradient, and the loop's two: an epoch's
-    mean and the best."""
+    """Bytes for the table, Adagrad's state, the penalty's gradient, and the loop's two tables: an
+    epoch's mean and the best."""
     entries = (layout.n_rows + layout.n_fields) * stride_of(layout)
     return entries * (3 * 4 + 2 * (2 if half else 4))
 
 
 def why_not(layout: Layout, *, half: bool = False) -> str:
-    """What keeps this machine's GPU from training such a model; empty where nothing does."""
+    """The reason why this machine's GPU cannot train such a model; empty if it can."""
     if not torch.cuda.is_available():
         return "no GPU is here that torch can use"
     if layout.width > WIDEST:
@@ -93,9 +93,9 @@ def _two_parts(width: int) -> tuple[int, int]:
 
 @dataclass
 class _Sorted:
-    """The entries of some batches: keys (batches, entries); for each row's run where it begins
+    """The sorted entries of some batches: keys (batches, entries); for each run where it begins
     (batches, entries + 1), its row and its field (batches, entries); the run of the last of every
-    PIECE entries; and how many runs there are (batches, 1)."""
+    PIECE entries; and the number of runs (batches, 1)."""
 
     keys: torch.Tensor
     begins: torch.Tensor
@@ -153,7 +153,7 @@ class GpuEngine:
         self._describe()
 
     def _describe(self) -> None:
-        """What the kernels know of columns, slots and fields."""
+        """Set what the kernels need to know about columns, slots and fields."""
         layout, r = self.layout, self.layout.n_columns
         self._main, self._tail = _two_parts(layout.width)
         self._by_field = self.objective.combine != "sum"
@@ -180,7 +180,7 @@ class GpuEngine:
         slot_field = layout.slot_owner
         self._field_of = torch.eye(layout.n_fields, device=self.device)[torch.tensor(slot_field)]
         self._slot_field = self._int32(slot_field)
-        self._biased = self._int32(np.ones(layout.n_fields))  # fields whose biases it holds
+        self._biased = self._int32(np.ones(layout.n_fields))  # fields whose biases this engine has
         self._is_shared = False
         self._slot_starts = self._int32(layout.slot_starts)
         self._slot_offsets = self._int32(layout.offsets[slot_field])
@@ -203,7 +203,7 @@ class GpuEngine:
         return array.to(self.device, kind, non_blocking=True)
 
     def hold(self, rows: Table, *, resident: bool | None = None) -> DeviceRows:
-        """The rows on the device, for `Batches`."""
+        """A table's rows on the device, for `Batches`."""
         still = memory_needed(self.layout, half=self.half) - 2 * self._state.nbytes
         return DeviceRows(rows, self.device, resident=resident, spared=max(0, still))
 
@@ -227,7 +227,7 @@ class GpuEngine:
             at += n_steps * size
 
     def _whole_group(self, part: list[Any]) -> None:
-        """A group of steps from a graph; the first time as they are, which compiles the kernels."""
+        """A group of steps from a graph; the first time without one, which compiles the kernels."""
         if self._graph is None and not self._is_warm:
             self._seed.fill_(self.n_steps)
             self._steps([None if x is None else x.clone() for x in part], GROUP, due=False)
@@ -259,15 +259,15 @@ class GpuEngine:
         self.totals[1] += totals.sum(dtype=torch.float64) / totals.shape[1]
 
     def _mine(self, part: list[Any], n_steps: int) -> list[Any]:
-        """Of some batches the rows that are this engine's: all."""
+        """The rows of some batches that are this engine's: all."""
         return part
 
     def _summed(self, x: torch.Tensor) -> torch.Tensor:
-        """Over all who have other rows of a batch: there are none."""
+        """x summed over the engines with other rows of a batch: there are none."""
         return x
 
     def _scratch(self, n: int) -> _Scratch:
-        """What a step of n samples needs beside the table; kept for whole batches."""
+        """The buffers for a step of n samples; kept for whole batches."""
         if n != self.settings.batch_size:
             return _Scratch(self, n)
         if self._kept is None:
@@ -275,12 +275,12 @@ class GpuEngine:
         return self._kept
 
     def _rows(self, codes: torch.Tensor) -> torch.Tensor:
-        """Rows of the table; unseen codes have theirs after all others."""
+        """Codes -> rows of the table; the rows of unseen values are the last."""
         known = codes + self._slot_offsets
         return torch.where(codes < 0, self.layout.n_rows + self._slot_field, known)
 
     def _sorted(self, codes: Any, values: Any, n_steps: int, n: int) -> _Sorted:
-        """Every batch's entries by row."""
+        """Every batch's entries, sorted by row."""
         layout = self.layout
         n_slots, m = layout.n_slots, layout.n_fields
         span, many = self._span, n_slots > m
@@ -315,7 +315,7 @@ class GpuEngine:
         return found
 
     def _common(self) -> dict[str, Any]:
-        """What all kernels are compiled for."""
+        """The constants that all kernels are compiled with."""
         return {
             "S": self.layout.n_slots,
             "STRIDE": self._stride,
@@ -328,7 +328,7 @@ class GpuEngine:
     def _gather(
         self, scratch: _Scratch, rows: Any, x: Any, y: Any, w: Any, total: Any, losses: Any
     ) -> None:
-        """p and q, and where the objective is plain losses and derivatives. Without y the score."""
+        """p and q, and for a plain objective losses and derivatives, or without y the score."""
         unused = self._first
         _triton.forward[(len(rows),)](
             *(self._table, rows, unused if x is None else x, self._first, self._own),
@@ -348,7 +348,7 @@ class GpuEngine:
     def _forward(
         self, scratch: _Scratch, rows: Any, x: Any, y: Any, w: Any, total: Any, losses: Any
     ) -> None:
-        """p, q, losses and the derivatives by scores; the weights of fields take their step."""
+        """p, q, losses and the derivatives by scores; also the step of the field weights."""
         self._gather(scratch, rows, x, y, w, total, losses)
         if self._plain:
             return
@@ -364,7 +364,7 @@ class GpuEngine:
             self.field_weights.sub_(step).clamp_(min=0)
 
     def _field_scores(self, scratch: _Scratch, rows: Any, values: Any) -> torch.Tensor:
-        """f (n, K, m), or where fields are summed z (n, K, 1), from p and q."""
+        """f (n, K, m), or if fields are summed z (n, K, 1), from p and q."""
         layout = self.layout
         n, r = len(rows), layout.n_columns
         products = scratch.a[:n, :r] * scratch.c[:n, :r]
@@ -378,7 +378,7 @@ class GpuEngine:
         return (made + by_field).view(n, layout.n_outputs, layout.n_fields)
 
     def _update(self, scratch: _Scratch, found: _Sorted, k: int, x: Any, *, due: bool) -> None:
-        """The step of all rows of the batch; of a due one, of all rows there are."""
+        """The step of the batch's rows, or in a due step of all rows."""
         pull = self._penalty_gradient() if due else self._table
         self._take(scratch, found, k, x, pull, self.decay, adds=due)
         if self.half:
@@ -398,7 +398,7 @@ class GpuEngine:
         *,
         adds: bool,
     ) -> None:
-        """The steps of the rows of batch k; or where it adds, their gradients into `pull`."""
+        """The steps of the rows of batch k; or with `adds`, add their gradients to `pull`."""
         s, keys = self.settings, found.keys[k]
         common = self._common() | {
             "M": self.layout.n_fields,
@@ -436,7 +436,7 @@ class GpuEngine:
 
     @contextmanager
     def _beside(self) -> Iterator[None]:
-        """What is launched here runs beside what comes after, up to `_join`."""
+        """Launch kernels that run in parallel with those after the context, until `_join`."""
         if self._other is None:
             yield
             return
@@ -449,20 +449,20 @@ class GpuEngine:
             torch.cuda.current_stream().wait_stream(self._other)
 
     def _dense_step(self, slope: torch.Tensor) -> None:
-        """Adagrad on all rows, some at a time."""
+        """Adagrad on all rows, in pieces."""
         for low in range(0, len(slope), DENSE_ROWS):
             part = slice(low, low + DENSE_ROWS)
             self._adagrad(part, slope[part], self.n_steps)
 
     def _adagrad(self, part: Any, g: torch.Tensor, seed: int) -> None:
-        """The step of some rows by their gradient."""
+        """The step of some rows, given their gradient."""
         squares = self._state[part] + g * g
         self._state[part] = squares
         step = self.settings.learning_rate * g / (squares.sqrt() + EPSILON)
         self._table[part] = self._rounded(self._table[part].float() - step, seed)
 
     def _rounded(self, table: torch.Tensor, seed: int) -> torch.Tensor:
-        """As the table keeps it: of half precision rounded up or down by chance."""
+        """Numbers as the table stores them: in half precision rounded up or down at random."""
         if not self.half:
             return table
         draw = torch.Generator(self.device).manual_seed(seed)
@@ -473,7 +473,7 @@ class GpuEngine:
         return (bits & -65536).view(torch.float32).to(torch.bfloat16)
 
     def _penalty_gradient(self) -> torch.Tensor:
-        """The weighted gradient of variance and mean of all rows, from small matrices.
+        """The weighted gradient of variance and mean for all rows, from small matrices.
 
         dU = U (2 C^T C + 2 v^T v)      dV = 2 C G + (2 / d_i) v G      see `maths`
         """
@@ -542,7 +542,7 @@ class GpuEngine:
 
 
 class _Scratch:
-    """What a step needs beside the table."""
+    """The buffers that a step needs."""
 
     def __init__(self, engine: GpuEngine, n: int, *, keep: bool = True) -> None:
         layout, device = engine.layout, engine.device

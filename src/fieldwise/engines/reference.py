@@ -1,4 +1,4 @@
-"""The slow twin: maths.py and objective.py, a batch at a time. Float64 unless told otherwise."""
+"""The slow reference engine: maths.py and objective.py, batch by batch, by default in float64."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class ReferenceEngine:
         objective: Objective,
         offsets: np.ndarray,
         dtype: Any = np.float64,
-        n_jobs: int | None = None,  # it takes one thread and what NumPy takes
+        n_jobs: int | None = None,  # ignored
         *,
         half: bool = False,
     ) -> None:
         if half:
-            raise SettingError("half=True keeps the table in bfloat16 on a GPU; device='cuda'")
+            raise SettingError("half=True keeps the table in bfloat16 on a GPU; set device='cuda'")
         self.layout = layout
         self.settings = settings
         self.objective = objective
@@ -67,7 +67,7 @@ class ReferenceEngine:
     def _step(
         self, rows: np.ndarray, values: np.ndarray | None, y: np.ndarray, w: np.ndarray
     ) -> float:
-        """One step; the penalty's gradient joins the batch's before Adagrad squares it."""
+        """One step; the penalty's gradient is added to the batch's before Adagrad squares it."""
         layout, settings = self.layout, self.settings
         f = maths.field_scores(self._table, layout, rows, values)
         losses, df, du = self.objective.slopes(f, self.offsets, y, w, self.field_weights)

@@ -1,9 +1,9 @@
-"""The CPU engine over some of the columns: scores are summed over all who hold the others.
+"""The CPU engine over some of the columns: scores are summed over all engines.
 
-Whoever holds a field's columns holds its biases too, so that after the sum of scores everything is
-local: gradients, Adagrad's state, the penalty and the bounds. The rows of a batch may be shared out
-too, between groups that hold all columns each; then the gradients of rows that the groups touched
-are summed as well. Both give what one engine gives, but for the order in which floats are added.
+The engine that has a field's columns has its biases too, so that after the sum of scores everything
+is local: gradients, Adagrad's state, the penalty and the bounds. Groups of engines, each with all
+columns, may also share the rows of a batch; then the gradients of the rows that the groups touched
+are summed as well. Both give what one engine gives, up to the order in which floats are added.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["ShardedEngine"]
 
 
 class ShardedEngine(CpuEngine):
-    """See `Engine`; `layout` is the whole one, and `fields` are those whose columns it holds."""
+    """See `Engine`; `layout` is of the whole table, `fields` are those whose columns it has."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class ShardedEngine(CpuEngine):
         self.whole, self.peers = layout, peers
         self.biased[:] = False
         self.biased[list(fields)] = True
-        self.disk: Any = None  # where its checkpoints go
+        self.disk: Any = None  # reads and writes its checkpoints
         self._weights, self._n_runs = np.zeros(1), 0
 
     def initialise(self, seed: int, scale: float) -> None:
-        """The columns it holds of the whole table's beginning."""
+        """Set its columns to those of the whole initial table."""
         for start, part in starting_columns(self.whole, self.columns, seed, scale):
             self.table[start : start + len(part)] = part
 
@@ -104,7 +104,7 @@ class ShardedEngine(CpuEngine):
         _kernels.partial(self._table, data, *where, parts, self.n_threads, valued)
         n_scores = layout.n_outputs * (1 if self.objective.combine == "sum" else layout.n_fields)
         wait = self.peers.add_scores(parts[2][:, :n_scores])
-        self._n_runs = super()._group(data)  # while scores are on their way
+        self._n_runs = super()._group(data)  # while scores are being summed
         wait()
         _kernels.finish(
             *(data, self._weights, layout.starts, layout.n_fields, objective, parts),
@@ -114,7 +114,7 @@ class ShardedEngine(CpuEngine):
         return float(np.sum(parts[4], dtype=np.float64)), float(mine)
 
     def _group(self, data: tuple[np.ndarray, ...]) -> int:
-        """How many there are: `_forward` has grouped the batch already."""
+        """The number of distinct rows: `_forward` has grouped the batch already."""
         return self._n_runs
 
     def _gradient(

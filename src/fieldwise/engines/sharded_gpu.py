@@ -1,5 +1,5 @@
-"""The GPU engine over some of the columns, and some of the rows; see `sharded`. What is summed is
-summed on the device."""
+"""The GPU engine over some of the columns, and some of the rows; see `sharded`. Sums are on the
+device."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ __all__ = ["DevicePeers", "ShardedGpuEngine"]
 class DevicePeers(Protocol):
     """The other engines of a run, for tensors."""
 
-    row_group: int  # which part of a batch's rows is this one's
+    row_group: int  # the index of this engine's part of a batch's rows
     n_row_groups: int
-    is_recordable: bool  # whether what they exchange can be part of a graph
+    is_recordable: bool  # whether their communication can be part of a CUDA graph
 
     def add_scores(self, scores: Any) -> Callable[[], None]:
-        """Sum over those who hold other columns, in place; see `Peers`."""
+        """Sum in place over the engines with other columns; see `Peers`."""
         ...
 
     def add_groups(self, array: Any) -> None:
-        """Sum over those who hold the same columns for other rows, in place."""
+        """Sum in place over the engines with the same columns and other rows."""
         ...
 
     def merge(self, rows: Any, gradients: Any) -> tuple[Any, Any]:
-        """The distinct rows of all who hold the same columns, and their summed gradients."""
+        """The distinct rows of all engines with the same columns, and their summed gradients."""
         ...
 
 
 class ShardedGpuEngine(GpuEngine):
-    """See `Engine`; `layout` is the whole one, and `fields` are those whose columns it holds."""
+    """See `Engine`; `layout` is of the whole table, `fields` are those whose columns it has."""
 
     def __init__(
         self,
@@ -53,12 +53,12 @@ class ShardedGpuEngine(GpuEngine):
         half: bool = False,
     ) -> None:
         self.whole, self.fields, self.peers = layout, tuple(fields), peers
-        self.disk: Any = None  # where its checkpoints go
+        self.disk: Any = None  # reads and writes its checkpoints
         super().__init__(shard_layout(layout, fields), settings, objective, offsets, half=half)
 
     def _describe(self) -> None:
         super()._describe()
-        self._plain = False  # losses come after the sum
+        self._plain = False  # losses need the summed scores
         self._biased = self._int32(np.isin(np.arange(self.layout.n_fields), self.fields))
         self._is_shared = True
 
@@ -67,7 +67,7 @@ class ShardedGpuEngine(GpuEngine):
         return held_columns(self.whole, self.fields)
 
     def initialise(self, seed: int, scale: float) -> None:
-        """The columns it holds of the whole table's beginning."""
+        """Set its columns to those of the whole initial table."""
         for start, part in starting_columns(self.whole, self.columns, seed, scale):
             self.table[start : start + len(part)] = torch.from_numpy(part).to(self.table)
 
@@ -92,7 +92,7 @@ class ShardedGpuEngine(GpuEngine):
         return x
 
     def _update(self, scratch: Any, found: Any, k: int, x: Any, *, due: bool) -> None:
-        """Where rows are shared out, the gradients of all groups are summed before the step."""
+        """The step; if groups share the rows, after summing the gradients of all groups."""
         if self.peers.n_row_groups == 1:
             super()._update(scratch, found, k, x, due=due)
             return

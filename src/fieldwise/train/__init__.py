@@ -1,4 +1,4 @@
-"""Training: settings, the loop over epochs, and the search for a step size. No engine by name.
+"""Training: settings, the loop over epochs, the search for a learning rate. Names no engine.
 
 A run is a function of its rows, settings and seed: the same bits for any number of threads, and
 after any number of interruptions.

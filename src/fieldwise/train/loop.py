@@ -36,8 +36,8 @@ def fitted(
     scale: Scale,
     give_up: Callback | None = None,
 ) -> Fit:
-    """Train once, with the settings as they are; `give_up` gets each epoch's record and ends the
-    run by returning True, as a callback does."""
+    """Train once with these settings. `give_up` gets each epoch's record and, like a callback, ends
+    the run by returning True."""
     settings = settings.settled(Batches(problem.rows, 1, only=problem.only).n_rows)
     judge = judge_rows(problem)
     with _memory_errors(lambda: 0):
@@ -75,14 +75,14 @@ def fitted(
 
 
 def _exhausted(run: Run, settings: TrainSettings) -> bool:
-    """Whether the last epochs, as many as the patience, were no better than the best."""
+    """Whether the last `patience` epochs brought no improvement."""
     return run.best_epoch >= 0 and len(run.history) - 1 - run.best_epoch >= settings.patience
 
 
 def _begun(
     problem: Problem, settings: TrainSettings, running: Running, start: Fit | None, scale: Scale
 ) -> tuple[Run, Saver]:
-    """A run and what saves it: at its beginning, or where a checkpoint left it."""
+    """A run, new or restored from its checkpoint, and its saver."""
     layout, only = problem.layout, problem.only
     trained = Batches(problem.rows, 1, only=only).n_rows
     batch, seed = settings.batch_size or 1, settings.seed
@@ -123,20 +123,20 @@ def _begun(
 
 @contextmanager
 def _memory_errors(n_steps: Callable[[], int]) -> Iterator[None]:
-    """Say what a GPU without memory left means for the user."""
+    """Turn torch's out-of-memory error into one that says what to do."""
     try:
         yield
     except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # torch's, which may not be here
+        if type(error).__name__ != "OutOfMemoryError":  # torch may not be installed
             raise
         raise TrainingError(
-            f"the GPU is out of memory after {n_steps():,} steps; something else may have taken "
-            "it. What was saved last is intact: resume, or lower batch_size or the rank"
+            f"the GPU is out of memory after {n_steps():,} steps; another process may be using "
+            "it. The last checkpoint is intact: resume, or lower batch_size or the rank"
         ) from error
 
 
 def _decay(problem: Problem, settings: TrainSettings) -> np.ndarray:
-    """(d,) the decay of every row of the table, each time it is in a batch"""
+    """(d,) how much each row of the table decays every time it is in a batch"""
     n = problem.n_counted
     shares = np.minimum(problem.counts / n, 1.0)
     shared = maths.shared_decay(shares, n, settings.batch_size or 1, settings.shrinkage or 0.0)
@@ -146,7 +146,7 @@ def _decay(problem: Problem, settings: TrainSettings) -> np.ndarray:
 def _epoch(
     run: Run, problem: Problem, saver: Saver, settings: TrainSettings, running: Running
 ) -> bool:
-    """Train for the rest of the current epoch; true where the watch ended the run in it."""
+    """Train for the rest of the current epoch; true if the watch ended the run."""
     number = run.batches.cursor.epoch
     title = f"epoch {number + 1}/{settings.epochs}"
     done = run.batches.cursor.batch * run.batches.batch_size
@@ -166,7 +166,7 @@ def _epoch(
             is_due = saver.is_due() and not is_last
             early = time.perf_counter() - told < TELL_SECONDS
             if early and not is_last and not is_due:
-                continue  # to ask for the loss is to wait for it
+                continue  # reading the loss waits for the device
             mean = _mean_loss(run, problem)
             told = time.perf_counter()
             if not np.isfinite(mean):
@@ -183,7 +183,7 @@ def _epoch(
 
 
 def _mean_loss(run: Run, problem: Problem) -> float:
-    """The loss of the epoch so far; of ensembles and votes the mean over members and fields."""
+    """The epoch's mean loss so far, for ensembles and votes also over members and fields."""
     n_copies = problem.objective.n_members
     if problem.objective.is_vote:
         n_copies *= problem.layout.n_fields

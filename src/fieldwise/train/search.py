@@ -1,4 +1,4 @@
-"""The search for a step size: one fit a rate, from the smallest up, while they get better."""
+"""The search for a learning rate: one fit per rate, in ascending order, while they get better."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .settings import RATES, Fit, Running, TrainSettings
 
 __all__ = ["train"]
 
-# Of few rows, smaller steps and a stronger shrinkage are tried as well: better where rows are too
-# few to tell categories apart, worse where a rule is sharp.
+# With few rows, smaller steps and a stronger shrinkage are tried as well: better where rows are too
+# few to tell categories apart, worse where the target follows a sharp rule.
 FEW, FEW_RATES, FEW_SHRINKAGE = 50_000, (0.02, *RATES), 10.0
-TRIAL = 2  # epochs after which a rate that is behind the one before is given up
+TRIAL = 2  # epochs after which a rate that is behind the previous one is given up
 
 
 def train(
@@ -30,10 +30,10 @@ def train(
     *,
     probe: bool = False,
 ) -> Fit:
-    """Train and keep the table that is best on the rows to judge by; without any, the last epoch's.
+    """Train, and return the table that is best on the validation rows; without any, the last one.
 
-    `start` is a fit to go on from, `rates` are the steps to try where none is set: each to its end,
-    or with `probe` for an epoch, of which the best is taken. Ctrl-C keeps the best so far.
+    `start` is a fit to continue from. `rates` are tried if no learning rate is set: each in full,
+    or with `probe` for one epoch, then the best of them in full. Ctrl-C keeps the best so far.
     """
     running = running or Running()
     scale = start.scale if start else scale_of(problem.rows, problem.only, problem.objective)
@@ -68,7 +68,7 @@ def _climb(
     scale: Scale,
     rates: Sequence[float],
 ) -> Fit:
-    """One fit a rate, from the smallest up, while they get better on the rows to judge by."""
+    """Fit with one rate after the other while they get better on the validation rows; the best."""
     best: Fit | None = None
     for rate in rates:
         folder = running.checkpoint and running.checkpoint / f"rate-{rate}"
@@ -89,7 +89,7 @@ def _climb(
 
 
 def _behind(last: Fit) -> Callback:
-    """Stops a run that is behind the last one after the epochs of a trial."""
+    """A callback that stops a run whose loss after `TRIAL` epochs is above that of `last`."""
 
     def stop(record: dict[str, Any]) -> bool:
         at = record["epoch"]

@@ -1,4 +1,4 @@
-"""How to train, how to run it, and what comes of it."""
+"""How to train (`TrainSettings`), where and how to run it (`Running`), and the result (`Fit`)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ..targets import Scale
 
 __all__ = ["RATES", "Fit", "Running", "TrainSettings", "Watch"]
 
-# Tried from the smallest up while the next is better. Where rare categories are many the smallest
-# generalises best, where pairs of categories repeat often the largest (flights, Frappe).
+# Tried in ascending order while each is better than the last. The smallest generalises best with
+# many rare categories, the largest where pairs of categories repeat often (flights, Frappe).
 RATES = (0.05, 0.15, 0.4)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """How to train. None means: adapted to the table.
+    """How to train. None means: chosen to suit the table.
 
     Parameters
     ----------
@@ -32,16 +32,16 @@ class TrainSettings:
     weight_decay : the paper's decay, the same for every row in a batch; None is 0.
     shrinkage : decay by count, stronger for rarer categories; None is 1, or 0 with `weight_decay`.
     penalty : the weight of the penalty that holds a field's models together.
-    reg_every : steps between two applications of the penalty; None is 1,000, or an epoch where that
-        is less.
+    reg_every : steps between two applications of the penalty; None is 1,000, or an epoch if that is
+        shorter.
     batch_size : rows per step; None is 2,048, and fewer for small tables.
     epochs : the most epochs to train.
     patience : training stops after this many epochs without gain on the held-out rows.
-    max_variance : a hard upper bound on every field's variance; None is none.
-    max_mean : a hard upper bound on the squared norm of every field's mean model; None is none.
+    max_variance : a hard upper bound on every field's variance; None: no bound.
+    max_mean : a hard upper bound on the squared norm of every field's mean model; None: no bound.
     bagging : train every member of an ensemble on rows drawn with replacement.
-    averages : snapshots of an epoch's second half that are averaged; 1 keeps its last.
-    half : keep the table of parameters in bfloat16, on a GPU.
+    averages : how many snapshots of an epoch's second half are averaged; 1: none, its last table.
+    half : store the table of parameters in bfloat16, on a GPU.
     init_scale : `U` and `V` start uniform within plus and minus this.
     initial_state : what Adagrad's accumulators start at.
     seed : the same seed gives the same model.
@@ -90,7 +90,7 @@ class TrainSettings:
                 raise SettingError(f"{name}={value!r} must be a number of {word} {least}")
 
     def settled(self, n_rows: int) -> TrainSettings:
-        """The settings with everything decided that is None, for a table of so many rows."""
+        """The settings with batch size, decays and `reg_every` decided for a table of `n_rows`."""
         batch = self.batch_size or int(min(2048, max(32, 2 ** int(np.log2(max(n_rows, 1) / 64)))))
         steps = -(-n_rows // batch)
         every = self.reg_every or max(1, min(1000, steps))
@@ -105,37 +105,37 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class Watch:
-    """Looks at the engine about every so many steps, and after every epoch. Once `look` returns
-    True the run is over, and its table is the engine's as it is then."""
+    """Calls `look` with the engine about every `every` steps, and after every epoch. When it
+    returns True the run ends with the engine's current table."""
 
     look: Callable[[Engine], bool]
     every: int
 
     def ends(self, engine: Engine, before: int, *, is_last: bool) -> bool:
-        """Whether it is over, after steps that began at number `before`."""
+        """Whether the run ends now; `before` is the engine's step count before its last steps."""
         is_due = is_last or before // self.every < engine.n_steps // self.every
         return is_due and self.look(engine)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """Where and how to run. None of it changes the result, except for the last digits on another
-    device, and callbacks that stop the run.
+    """Where and how to run. None of it changes the result, except that another device may differ in
+    the last digits, and that a callback or `watch` may end the run.
 
     Parameters
     ----------
-    device : "cpu", "cuda", or "auto": a GPU where there is one and the table is large.
+    device : "cpu", "cuda", or "auto": a GPU if there is one and the table is large.
     engine : the name of an engine, whatever the device; or a function that makes one from a layout,
-        step settings, an objective and offsets. None chooses.
-    resident : whether a GPU holds all rows; None: where they fit.
+        step settings, an objective and offsets. None: chosen by `device`.
+    resident : whether a GPU holds all rows; None: if they fit.
     n_jobs : threads; None is all cores.
     callbacks : functions that get each epoch's record, a dict; one that returns True stops the run.
-    watch : looks at the engine every so many steps and may end the run; see `Watch`.
+    watch : inspects the engine every few steps and may end the run; see `Watch`.
     checkpoint : the folder for checkpoints; None writes none.
     checkpoint_minutes : the time between two checkpoints within an epoch.
-    resume : go on from the checkpoint that is there.
+    resume : continue from the checkpoint, if there is one.
     show : a progress bar; None shows one on a terminal.
-    keeps_best : Ctrl-C ends training with the best so far; if false it is an error.
+    keeps_best : Ctrl-C ends training with the best so far; if false it raises.
     """
 
     device: str = "auto"
@@ -151,21 +151,21 @@ class Running:
     keeps_best: bool = True
 
     def __post_init__(self) -> None:
-        if self.n_jobs is not None and self.n_jobs < 1:  # -1, as scikit-learn says all cores
+        if self.n_jobs is not None and self.n_jobs < 1:  # scikit-learn's -1: all cores
             object.__setattr__(self, "n_jobs", None)
 
 
 @dataclass
 class Fit:
-    """What training gives: the best table, and how it got there."""
+    """The result of training: the best table, and the history of the run."""
 
     table: np.ndarray
     state: np.ndarray
     history: list[dict[str, Any]]
     best_epoch: int
     metrics: dict[str, float]  # of the best epoch on the validation rows; empty without any
-    settings: TrainSettings  # with everything decided
+    settings: TrainSettings  # with nothing left open
     scale: Scale
-    field_weights: np.ndarray  # (m,) ones, but for combine="weighted"
-    objective: Objective  # as it was, with the weights of a vote
+    field_weights: np.ndarray  # (m,) ones, except for combine="weighted"
+    objective: Objective  # the problem's; of a weighted vote with its weights
     was_stopped: bool = False  # by Ctrl-C or a callback

@@ -1,4 +1,4 @@
-"""What a run starts with: a table, equal rows taken together, an engine."""
+"""What a run starts with: an initial table, equal rows merged, an engine."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .settings import RATES, Fit, Running, TrainSettings
 
 __all__ = ["engine_to_train", "fitted_engine", "grown", "initialise", "on_distinct_rows"]
 
-INIT_ROWS = 4096  # of a table, whose starting values are drawn at a time
+INIT_ROWS = 4096  # rows of the table initialised at a time
 
 
 def initialise(table: Any, seed: int, scale: float, n_biases: int = 1) -> None:
-    """U and V uniform in +-scale, b zero; the same bits on every machine."""
+    """Fill a table: U and V uniform in +-scale, b zero; the same bits on every machine."""
     if not isinstance(table, np.ndarray):
         drawn = np.empty(tuple(table.shape), np.float32)
         initialise(drawn, seed, scale, n_biases)
@@ -41,9 +41,9 @@ def initialise(table: Any, seed: int, scale: float, n_biases: int = 1) -> None:
 def grown(
     table: np.ndarray, old: Layout, new: Layout, settings: TrainSettings | None
 ) -> np.ndarray:
-    """The table with rows for new categories: random where `settings` are given, else zero.
+    """The table with rows for new categories: random if `settings` are given, else zero.
 
-    Fields only grow at their end and ranks stay, so columns keep their place.
+    Fields only grow at their end and ranks stay the same, so columns keep their place.
     """
     out = np.zeros((new.n_rows, table.shape[1]), dtype=table.dtype)
     if settings is not None:
@@ -55,8 +55,8 @@ def grown(
 
 
 def on_distinct_rows(problem: Problem, settings: TrainSettings) -> tuple[Problem, TrainSettings]:
-    """The same problem with equal rows taken together, in memory. Batches then have fewer rows,
-    which weigh as much as before."""
+    """The same problem with equal rows merged, in memory. Batches then have fewer rows, of the same
+    total weight."""
     judge = problem.validation
     if problem.held_out is not None:
         judge = Rows(**gathered(problem.rows, problem.held_out))
@@ -73,7 +73,7 @@ def on_distinct_rows(problem: Problem, settings: TrainSettings) -> tuple[Problem
 def engine_to_train(
     problem: Problem, settings: TrainSettings, running: Running, scale: Scale, n_rows: int
 ) -> Engine:
-    """The engine to train with on so many rows."""
+    """The engine to train with on `n_rows` rows."""
     step = StepSettings(
         learning_rate=settings.learning_rate or RATES[0],
         weight_decay=settings.weight_decay or 0.0,

@@ -1,4 +1,4 @@
-"""What a training run carries from step to step, and how it is saved and taken up again."""
+"""The state of a training run, and how it is saved and restored."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..errors import SettingError
 
 __all__ = ["Run", "Saver"]
 
-PART = 1 << 21  # entries of a table at a time
+PART = 1 << 21  # entries of a table processed at a time
 ENGINE_ARRAYS = ("table", "state", "field_weights", "field_state", "totals")
 
 
 class Run:
-    """One training run: what has to be saved for it to go on."""
+    """One training run: everything that must be saved for it to continue."""
 
     def __init__(self, engine: Engine, batches: Batches, averages: int) -> None:
         self.engine = engine
-        # Where checkpoints go: an engine that holds a part of the table has its own way.
+        # Reads and writes checkpoints; an engine that holds part of the table brings its own.
         self.disk: Any = getattr(engine, "disk", checkpoints)
         self.batches = batches
         self.averages = averages
@@ -40,7 +40,7 @@ class Run:
         self.n_taken = 0
 
     def take(self, chunk: int) -> None:
-        """Take the table into the epoch's mean where it is due after this chunk of the epoch."""
+        """Add the table to the epoch's mean if a snapshot is due after this chunk."""
         n_chunks, before = len(self.batches), self.n_taken
         n_points = min(2 * self.averages, n_chunks)
         self.n_taken = max(0, (chunk + 1) * n_points // n_chunks - n_points // 2)
@@ -54,12 +54,12 @@ class Run:
             self.mean[part] += share * (self.engine.table[part] - self.mean[part])
 
     def keep_current(self) -> None:
-        """Let the engine's table as it is now be the result, not a mean nor the best so far."""
+        """Make the engine's current table the result, rather than a mean or the best so far."""
         self.best = self.mean = self.best_field_weights = None
         self.best_epoch, self.metrics = -1, {}
 
     def swap(self) -> None:
-        """Exchange the engine's table with the epoch's mean; a second call undoes it."""
+        """Swap the engine's table with the epoch's mean; a second call undoes it."""
         if self.mean is not None:
             for part in _parts(self.mean):
                 kept = empty_like(self.engine.table[part])
@@ -85,7 +85,7 @@ class Run:
         self.disk.save(folder, body, arrays)
 
     def restore(self, folder: Path, identity: Mapping[str, Any]) -> None:
-        """Go on where the checkpoint in the folder stands, if there is one."""
+        """Restore the checkpoint in the folder, if there is one."""
         found = self.disk.load(folder)
         if found is None:
             return
@@ -113,13 +113,13 @@ class Run:
 
 
 def _parts(table: Any) -> Iterator[slice]:
-    """Slices of a few rows, so that work on a whole table needs no room for a second one."""
+    """Slices of a few rows, so that work on a whole table needs no memory for a second one."""
     step = max(1, PART // table.shape[1])
     return (slice(start, start + step) for start in range(0, len(table), step))
 
 
 class Saver:
-    """Writes checkpoints when asked, and every so often."""
+    """Writes checkpoints, and says when the next is due."""
 
     def __init__(
         self, run: Run, folder: Path | None, identity: Mapping[str, Any], minutes: float
@@ -134,7 +134,7 @@ class Saver:
             self._last = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether it is time for a checkpoint. All workers of a run must ask after every
-        chunk, for they all get the same answer."""
+        """Whether it is time for a checkpoint. All workers of a run must call this after every
+        chunk: they agree on one answer."""
         is_due = self._folder is not None and time.monotonic() - self._last >= self._every
         return bool(self._run.disk.agree(is_due))
