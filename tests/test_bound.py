@@ -182,7 +182,7 @@ def test_a_large_table_is_never_whole_in_float64():
 def test_what_the_bound_refuses():
     layout, table, _ = random_case((3, 4), (2, 2))
     options = {"train_loss": 0.1}
-    with pytest.raises(SettingError, match="the prediction of a vote is no sum"):
+    with pytest.raises(SettingError, match="the prediction of a vote is not a sum"):
         bound_of(table, layout, "ab", 9, objective=Objective(combine="vote"), **options)
     fm = Layout((3, 4), (2, 2), component="fm")
     with pytest.raises(SettingError, match="the component 'fm' has more in it"):
@@ -499,7 +499,7 @@ def test_mistakes(file, tmp_path):
     assert "--ranks 'a' is not numbers" in run(*good, "--ranks", "a", expect=2).stderr
     assert "--threshold -1.0 must be more than 0" in run(*good, "--threshold", -1, expect=2).stderr
     vote = run(*good, "--combine", "vote", expect=2).stderr
-    assert "the prediction of a vote is no sum" in vote
+    assert "the prediction of a vote is not a sum" in vote
     assert not out.exists()
     frame = table(300).with_columns(price=np.random.default_rng(0).random(300))
     with pytest.raises(SettingError, match="of logloss, whose slope is at most 1"):

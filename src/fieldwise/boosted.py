@@ -1,4 +1,4 @@
-"""F = boosted trees: LightGBM over field-wise scores, evidence and numbers, one more way to turn the
+"""F = boosted trees: LightGBM over field-wise scores, evidence and numbers, another way to turn the
 fields' scores into a prediction. Trees add up to scores, and their contributions are exact."""
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class _Run:
         self._client.log_batch(self._id, metrics=figures)
 
     def settings(self, found: Mapping[str, Any]) -> None:
-        """Log the settings it lacks: MLflow lets none be changed, and a run may have several fits."""
+        """Log settings it lacks: MLflow does not change any, and a run may have several fits."""
         from mlflow.entities import Param
 
         known = self._client.get_run(self._id).data.params

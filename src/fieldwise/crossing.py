@@ -4,7 +4,7 @@
                                      -> field-wise scores, cross-fitted, and trees on top  (boosted)
 
 Everything a row is trained with is cross-fitted: evidence from other folds, scores by models that
-did not see the row. Validation rows, and all others, get evidence and scores from all training rows.
+did not see the row. Validation rows, and all others, get both from all training rows.
 """
 
 from __future__ import annotations

@@ -147,14 +147,14 @@ class FieldwiseModel:
     def importance(self) -> dict[str, float]:
         """The paper's importance of every field, highest first."""
         found = maths.importance(self.table, self.layout)
-        found[[f.is_linear for f in self.schema.fields]] = 0.0  # one model: nothing to differ from
+        found[[f.is_linear for f in self.schema.fields]] = 0.0  # one model has no differences
         pairs = zip(self.schema.names, found.tolist(), strict=True)
         return dict(sorted(pairs, key=lambda pair: -pair[1]))
 
     def score_codes(
         self, codes: np.ndarray, values: np.ndarray | None, n_jobs: int | None = None
     ) -> np.ndarray:
-        """z of coded rows, (n,) for one output, else (n, K); codes (n, S), values (n, valued slots).
+        """z of coded rows, (n,) for one output or (n, K); codes (n, S), values (n, valued slots).
 
         For a vote it is the score whose prediction is the mean of the fields' predictions.
         """
@@ -201,7 +201,7 @@ class FieldwiseModel:
         return LOSSES[head.loss].prediction(z.astype(np.float64))
 
     def predictions(self, z: np.ndarray) -> Any:
-        """Scores to probabilities, numbers or rates; a dict by name if there are several targets."""
+        """Scores to probabilities, numbers or rates; a dict by name for several targets."""
         pairs = zip(self.objective.heads, self.objective.by_head(z), strict=True)
         return self._named([self._meaning(head, part) for head, part in pairs])
 

@@ -79,7 +79,7 @@ def _check_objective(schema: Any, layout: Layout, objective: Objective, offsets:
         and (not len(voices) or voices.sum() > 0),
         f"voices {objective.voices} of {layout.n_fields} fields",
     )
-    _require(objective.is_vote or objective.n_members == 1, "members that are not merged need a vote")
+    _require(objective.is_vote or objective.n_members == 1, "several members without a vote")
 
 
 def _check_crosses(words: Any) -> None:

@@ -52,7 +52,7 @@ def best_row(
     loss, (n, k, width) = LOSSES[head.loss], known.design.shape
     if loss.curvature is None:
         raise ModelError(f"one category alone cannot be learned with the loss {head.loss!r}")
-    # In units of the spread around the mean the penalty is v.v / 2: the problem is well conditioned.
+    # In units of the spread around the mean: the penalty is v.v / 2, the problem well conditioned.
     design = (known.design * spread).reshape(n, k, width)
     base = known.base + np.einsum("nkp,kp->nk", known.design, mean)
     weight = known.w / noise

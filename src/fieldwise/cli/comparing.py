@@ -52,7 +52,7 @@ Overwrite = Annotated[
 
 
 def _said(given: dict[str, Any]) -> dict[str, Any]:
-    """The options of a table that were given, of a command's."""
+    """Those of a command's options that concern the table and were given."""
     return {k: v for k, v in given.items() if k in READ_NAMES and v not in (None, False, "auto")}
 
 
