@@ -123,10 +123,10 @@ class Judge:
     ) -> Calibration:
         """The calibration of all rows added. `label` maps a field's index and a code to text."""
         if not self._parts or not sum(len(p) for p, _, _ in self._parts):
-            raise DataError("there are no rows to judge by")
+            raise DataError("there are no rows to evaluate on")
         p, y, w = map(np.concatenate, zip(*self._parts, strict=True))
         if not w.sum() > 0:
-            raise DataError("the rows to judge by have no weight")
+            raise DataError("the rows to evaluate on have no weight")
         p, y, w = (a[w > 0] for a in (p, y, w))
         bins = reliability(p, y, w, n_bins)
         error = sum(b["share"] * abs(b["predicted"] - b["observed"]) for b in bins)
