@@ -65,7 +65,7 @@ def tell(callbacks: Sequence[Callback], record: dict[str, Any]) -> bool:
 @contextmanager
 def heard(callbacks: Sequence[Callback]) -> Iterator[Callable[..., None]]:
     """Yield a function that tells the loggers among the callbacks that the run is over: call it
-    with the model, and its folder if it is saved. After an error they are told of no model."""
+    with the model, and its folder if it is saved. After an error they get no model."""
 
     def close(model: Any = None, folder: Path | None = None) -> None:
         for callback in callbacks:

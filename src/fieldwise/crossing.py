@@ -160,7 +160,7 @@ def _slots(cross: Sequence[str], schema: Schema, singles: dict[str, int]) -> tup
 
 @dataclass
 class Parts:
-    """Coded rows to train on and to judge by."""
+    """Coded rows to train on (`known`) and to validate on (`judge`)."""
 
     known: dict[str, np.ndarray]
     judge: dict[str, np.ndarray] | None

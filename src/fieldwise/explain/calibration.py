@@ -132,7 +132,7 @@ class Judge:
         error = sum(b["share"] * abs(b["predicted"] - b["observed"]) for b in bins)
         overall = self._loss / float(w.sum())
         fields, slices = [], []
-        # So many are tested that some stand out by chance; 5 % is the probability for all together.
+        # With so many tests some stand out by chance; the level of 5 % is for all tests together.
         n_tested = max(int(np.count_nonzero(self._sums[0] >= LEAST)), 1)
         far = NormalDist().inv_cdf(1 - 0.05 / n_tested)
         for i, name in enumerate(names):

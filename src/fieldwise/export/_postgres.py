@@ -105,7 +105,7 @@ class Postgres(Dialect):
         )
 
     def tuning(self, table: str, arrays: Sequence[str], width: int) -> list[str]:
-        """Keep rows that fit on a page there, uncompressed."""
+        """Keep arrays uncompressed, and in their row if it fits on a page."""
         storage = "PLAIN" if 4 * width < PAGE else "EXTERNAL"
         return [f"ALTER TABLE {table} ALTER COLUMN {a} SET STORAGE {storage};" for a in arrays]
 

@@ -176,7 +176,7 @@ class Dialect:
     def step(
         self, source: str, number: int, joins: Sequence[str], columns: Mapping[str, str]
     ) -> str:
-        """The next part of FROM, which adds these joins and computes these columns."""
+        """The text after FROM: `source` with these joins and computed columns added."""
         raise NotImplementedError
 
     def ref(self, name: str, number: int) -> str:

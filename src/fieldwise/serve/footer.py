@@ -102,7 +102,7 @@ class _Compact:
         while head := self._byte():
             field = field + (head >> 4) if head >> 4 else self._number()
             if field in seen or not 0 < field < 1 << 15:
-                raise ValueError(f"field {field} is there twice, or is no number of a field")
+                raise ValueError(f"field {field} is there twice, or is not a valid number")
             seen.add(field)
             kind, here = head & 15, (*way, field)
             value = kind == 1 if kind in (1, 2) else self._value(kind, here, depth + 1)
