@@ -203,7 +203,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
         finally:
             process.kill()
     assert process.returncode == 130
-    assert "interrupted; the same command with --resume goes on" in errors
+    assert "interrupted; the same command with --resume continues" in errors
     run(*words, "--resume", "--epochs", 1, "--learning-rate", 0.1, "--quiet")
     assert len(FieldwiseModel.load(tmp_path / "m").history) == 1
 

@@ -290,7 +290,7 @@ def test_what_classifiers_refuse():
         BaselineClassifier("FM", dropout=0.1).fit(X, y)
     with pytest.raises(SettingError, match="Did you mean 'OPNN'?"):
         BaselineClassifier("OPN").fit(X, y)
-    with pytest.raises(SettingError, match="is FieldwiseClassifier"):
+    with pytest.raises(SettingError, match="is not a baseline; use FieldwiseClassifier"):
         BaselineClassifier("fieldwise").fit(X, y)
     with pytest.raises(SettingError, match="FM: learns two classes, and the target has 3"):
         BaselineClassifier("FM").fit(*frame(n_classes=3))

@@ -63,7 +63,7 @@ def _running(device: str | None, threads: int | None, quiet: bool) -> Any:
 
 
 def _goes_on(out: Path) -> AbstractContextManager[None]:
-    return interruptible(f"the same command goes on where it was ({out})")
+    return interruptible(f"the same command continues where it stopped ({out})")
 
 
 def _say(quiet: bool) -> Any:

@@ -31,7 +31,7 @@ from typing import Any
 
 __all__ = ["UNDONE", "signals_heard"]
 
-UNDONE = "what was not finished is gone, or goes on with --resume where there is that option"
+UNDONE = "unfinished work is lost, or continues with --resume if the command has that option"
 
 LOCKING = (threading, concurrent.futures._base, concurrent.futures.thread, queue)
 FILES = {module.__file__ for module in (*LOCKING, weakref, _weakrefset)}

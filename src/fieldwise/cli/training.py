@@ -246,7 +246,7 @@ def train(
     fieldwise train clicks.csv --target clicked --out best.model --preset best
     fieldwise train clicks.store --out clicks.model --split time:day
 
-    Ctrl-C keeps the best so far; after a kill the same command with --resume goes on.
+    Ctrl-C keeps the best so far; after a kill the same command with --resume continues.
     """
     from ..train import Running
 
@@ -266,7 +266,7 @@ def train(
         callbacks=[*loggers, *([] if quiet else [_print_epoch])],
     )
     about = {"reading": reading, "overwrite": overwrite, "running": running}
-    with interruptible(f"the same command with --resume goes on ({out})"):
+    with interruptible(f"the same command with --resume continues ({out})"):
         model = train_table(locate(data), out, **about, **fitting)
     if not quiet and model is not None:
         typer.echo(
