@@ -132,13 +132,28 @@ def test_bash_completes_commands_and_options(typed, wanted):
         ("serve {store}", "Make a model with: fieldwise train"),
         ("plan {t}", "Make one with: fieldwise encode"),
         ("explain {model} --format htlm", "Did you mean 'html'?"),
+        ("predict {model} {pipe} --out p.csv", "can be read once; tables are read more"),
+        ("train {pipe} --target clicked --out m", "save it as a file first"),
+        ("train {t} --target clicked --out {busy} --overwrite", "'notes.txt', which is no file of"),
+        ("update {busy} {t}", "'notes.txt', which is not a file of a model, would be lost"),
+        ("compress {model} --validation {t} --out {busy} --overwrite", "move it elsewhere"),
+        ("train {t} --target clicked --out {foreign} --overwrite", "is not a model; it is not rep"),
     ],
 )
 def test_mistakes_say_what_to_do(things, tmp_path, monkeypatch, typed, words):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     (things / "open.csv").write_text('a,b\n"x,1\n')
+    if not (things / "pipe").exists():
+        os.mkfifo(things / "pipe")
+        shutil.copytree(things / "model", things / "busy")
+        (things / "busy" / "notes.txt").write_text("mine")
+        (things / "foreign").mkdir()
+        (things / "foreign" / "model.json").write_text("{}")
     names = {
+        "pipe": things / "pipe",
+        "busy": things / "busy",
+        "foreign": things / "foreign",
         "open": things / "open.csv",
         "t": things / "t.csv",
         "store": things / "store",
@@ -147,6 +162,50 @@ def test_mistakes_say_what_to_do(things, tmp_path, monkeypatch, typed, words):
     _, errors = run(*typed.format(**names).split(), expect=2)
     assert words in errors
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "predict {model} {t} --out {t}",
+        "predict {model} {folder} --out {t}",
+        "predict {model} {t} --out {link}",
+        "explain {model} {t} --format html --out {t}",
+        "tune {t} --target clicked --out {t}",
+    ],
+)
+def test_nothing_is_written_over_the_table_that_is_read(things, tmp_path, typed):
+    content = (things / "t.csv").read_bytes()
+    (tmp_path / "tables").mkdir()
+    table = shutil.copy(things / "t.csv", tmp_path / "tables" / "t.csv")
+    (tmp_path / "link.csv").symlink_to(table)
+    names = {"t": table, "folder": tmp_path / "tables", "link": tmp_path / "link.csv"}
+    _, errors = run(*typed.format(model=things / "model", **names).split(), expect=2)
+    assert "is the table that is read; choose another name" in errors
+    assert Path(table).read_bytes() == content
+    assert len(list(tmp_path.rglob("*"))) == 3
+
+
+def test_standard_output_may_be_closed(things):
+    shell = f"{sys.executable} -m fieldwise inspect {things / 't.csv'} >&-"
+    ended = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_letters_that_the_terminal_does_not_know(things, tmp_path):
+    (tmp_path / "t.csv").write_text("Größe,y\n" + "ü,1\nß,0\n" * 40)
+    command = [sys.executable, "-m", "fieldwise", "inspect", tmp_path / "t.csv"]
+    known = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run(command, env=known, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "Gr\\xf6\\xdfe" in ended.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_standard_output_may_be_full(things):
+    shell = f"{sys.executable} -m fieldwise inspect {things / 't.csv'} >/dev/full"
+    ended = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (2, "error: No space left on device\n")
 
 
 def test_names_are_not_markup(things):

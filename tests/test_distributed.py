@@ -528,6 +528,20 @@ def test_a_plan_of_a_store_is_of_the_model_it_trains(tmp_path):
     assert "a network of latency nan" in errors
 
 
+def test_a_plan_of_a_table_that_is_no_store_yet(tmp_path):
+    """Lists and linear numbers among its columns; the same as of its store."""
+    path = tmp_path / "t.parquet"
+    mixed().select("user", "tags", "price", "click").write_parquet(path)
+    encode(path, tmp_path / "s", target="click")
+    about = ("--rank", 4, "--batch-size", 64, "--json")
+    for words in ((path, "--target", "click"), (tmp_path / "s",)):
+        (one, other) = json.loads(run("plan", *words, *about)[0])
+        assert {one["columns"], other["columns"]} == {16}
+        assert min(one["step_seconds"], other["step_seconds"]) > 0
+    assert "say what to learn, with --target" in run("plan", path, expect=2)[1]
+    assert {p.name for p in tmp_path.iterdir()} == {"t.parquet", "s"}
+
+
 def test_this_machine_is_measured():
     """Of a step large enough that four times the columns take longer, whatever else runs."""
     table = synthetic([3000] * 24, 8192, seed=1)

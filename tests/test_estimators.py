@@ -17,8 +17,10 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fieldwise import (
+    BaselineClassifier,
     DataError,
     FieldwiseClassifier,
+    FieldwiseFeatures,
     FieldwiseRegressor,
     SettingError,
     synthetic,
@@ -179,3 +181,123 @@ def test_bad_targets():
         model.partial_fit(X, np.full(200, "maybe"))
     with pytest.raises(ValueError, match="the weight is -1; a weight is a finite number"):
         FieldwiseClassifier().fit(X, y, sample_weight=np.full(200, -1.0))
+
+
+SMALL = {"rank": 2, "epochs": 2, "learning_rate": 0.1}
+
+
+def tables(frame, path):
+    """Tables that have no shape, so that their rows are counted when they are read."""
+    plain = pl.from_pandas(frame.drop(columns="noise"))
+    plain.write_parquet(path)
+    return {"dict": plain.to_dict(as_series=False), "query": plain.lazy(), "file": path}
+
+
+@pytest.mark.parametrize("kind", ["dict", "query", "file"])
+@pytest.mark.parametrize("n_targets", [200, 400])
+def test_x_and_y_of_different_lengths_are_refused(tmp_path, kind, n_targets):
+    frame, y = crossed(300)
+    X = tables(frame, tmp_path / "t.parquet")[kind]
+    y = np.resize(y, n_targets)
+    wrong = f"X has 300 rows and y {n_targets}"
+    models = [FieldwiseClassifier(**SMALL, preset=preset) for preset in ("fast", "glass")]
+    for model in [*models, FieldwiseFeatures(epochs=1), BaselineClassifier("LR", epochs=1)]:
+        with pytest.raises(DataError, match=wrong):
+            model.fit(X, y)
+    model = FieldwiseClassifier(**SMALL).fit(X, crossed(300)[1])
+    with pytest.raises(DataError, match=wrong):
+        model.fit(X, crossed(300)[1], eval_set=(X, y))
+    with pytest.raises(DataError, match=wrong):
+        model.partial_fit(X, y)
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_what_was_learned_stays_as_it_was_after_an_error(method, error):
+    X, y = crossed(500)
+    model = FieldwiseClassifier(**SMALL).fit(X, y)
+    before = model.predict_proba(X)
+
+    def fails(record):
+        raise error
+
+    model.set_params(callbacks=[fails])
+    other = X.assign(a=X["a"].fillna("w"), b=(X["b"] + 1) % 5, noise=X["noise"] * 3 + 1)
+    labels = np.where(y == "yes", "no", "yes")
+    with pytest.raises(error):
+        getattr(model, method)(other[:150], labels[:150])
+    with pytest.raises(DataError):
+        getattr(model, method)(other, ["maybe", None] * 250)
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert np.array_equal(model.predict_proba(X), before)
+
+
+def test_the_number_of_labels_stays():
+    X, y = crossed(300)
+    two = np.stack([y == "yes", X["b"] > 2], axis=1).astype(int)
+    model = FieldwiseClassifier(**SMALL, warm_start=True)
+    for first, then in ((two, y == "yes"), (two, two[:, [0, 1, 1]]), (y == "yes", two)):
+        model = clone(model).fit(X, first)
+        for again in (model.fit, model.partial_fit):
+            with pytest.raises(DataError, match=r"y has . columns, and had . before"):
+                again(X, then)
+        with pytest.raises(DataError, match=r"y has . columns, and had . before"):
+            clone(model).fit(X, first, eval_set=(X, then))
+    with pytest.raises(DataError, match="two classes"):
+        clone(model).fit(X, two).fit(X, two[:, 0], n_trials=np.ones(300))
+    assert clone(model).partial_fit(X, two).predict(X).shape == (300, 2)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([None, "a", "b"] * 100, "row 1 is missing"),
+        (np.array([1, "a", "b"] * 100, object), "several kinds, int, str"),
+        (np.ma.masked_array([0, 1, 1] * 100, mask=[0, 0, 1] * 100), "masked"),
+    ],
+)
+def test_y_of_odd_values_is_refused(y, message):
+    with pytest.raises(DataError, match=message):
+        FieldwiseClassifier(**SMALL).fit(crossed(300)[0], y)
+
+
+@pytest.mark.parametrize("eval_set", [5, ([[1]],), ([[1]], [1], [1]), [([[1]], [1])]])
+def test_an_eval_set_is_a_pair(eval_set):
+    X, y = crossed(300)
+    with pytest.raises(SettingError, match=r"eval_set must be a pair \(X, y\)"):
+        FieldwiseClassifier(**SMALL).fit(X, y, eval_set=eval_set)
+
+
+def test_after_crosses_training_does_not_go_on():
+    X, y = crossed(300)
+    model = FieldwiseClassifier(**SMALL, preset="glass").fit(X, y)
+    model.set_params(preset="fast", warm_start=True)
+    for again in (model.fit, model.partial_fit):
+        with pytest.raises(SettingError, match="the last fit learned crosses"):
+            again(X, y)
+
+
+@pytest.mark.parametrize("kind", ["structured", "series", "stream"])
+def test_tables_with_names_that_scikit_learn_does_not_know(kind):
+    X, y = crossed(300)
+    X = X[["b"]].assign(c=X["b"] % 2)
+    X = X[["b"]] if kind == "series" else X
+    table = pl.from_pandas(X).to_arrow()
+    given = {
+        "structured": lambda: X.to_records(index=False),
+        "series": lambda: X["b"],
+        "stream": table.to_reader,
+    }[kind]
+    model = FieldwiseClassifier(**SMALL).fit(given(), y)
+    plain = FieldwiseClassifier(**SMALL).fit(X, y)
+    assert model.feature_names_in_.tolist() == X.columns.tolist()
+    assert np.array_equal(model.predict_proba(given()), plain.predict_proba(X))
+    if kind == "structured":
+        with pytest.raises(ValueError, match="same order"):
+            model.predict(X[["c", "b"]].to_records(index=False))
+
+
+@pytest.mark.parametrize("values", [np.array([b"\xcc"] * 300), pd.Series([b"\xcc"] * 300)])
+def test_bytes_that_are_no_text_are_refused_by_their_column(values):
+    with pytest.raises(DataError, match=r"column 'shop' \(Binary\) .* decode the column first"):
+        FieldwiseClassifier(**SMALL).fit({"shop": values}, crossed(300)[1])

@@ -435,3 +435,22 @@ def test_a_model_of_a_store_is_small_to_pickle(tmp_path):
     assert np.array_equal(
         pickle.loads(pickle.dumps(model)).predict_proba(X), model.predict_proba(X)
     )
+
+
+def test_a_class_named_as_another_target_has_a_column_of_its_own(tmp_path):
+    random = np.random.default_rng(0)
+    table = pl.DataFrame(
+        {
+            "x": random.choice(["u", "v"], 400),
+            "a": random.choice(["b_prediction", "c", "d"], 400),
+            "a_probability_b": random.normal(size=400),
+        }
+    )
+    targets = ["a", "a_probability_b"]
+    model = train_table(table, tmp_path / "m", reading={"target": targets}, rank=2)
+    write_predictions(model, table, tmp_path / "p.csv")
+    written = pl.read_csv(tmp_path / "p.csv")
+    found = model.predictions(model.decision_function(table))
+    assert written.width == 4
+    assert written["a_probability_b_prediction"].to_numpy() == pytest.approx(found["a"][:, 0])
+    assert written["a_probability_b_prediction_1"].to_numpy() == pytest.approx(found[targets[1]])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
 from .data.encoder import FieldEncoder
+from .data.frames import is_missing
 from .data.shuffle import Rows
 from .data.values import half_characters
 from .errors import DataError, SettingError
@@ -42,6 +45,16 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         """Scores of X, (n, K)"""
         raise NotImplementedError
 
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What is learned in here is learned whole: after an error, or Ctrl-C, all is as before."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__ = before
+            raise
+
     def _encoder_settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ENCODER_NAMES}
 
@@ -53,16 +66,14 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError("requires y to be passed, but the target y is None")
         if isinstance(y, (pl.Series, pl.DataFrame)):
             y = y.to_numpy()
+        if np.ma.is_masked(y) or np.ma.is_masked(sample_weight):
+            raise DataError("y or sample_weight has values that are masked; leave out such rows")
         if n_trials is not None:
             target, trials = self._shares(y, n_trials, reset=reset)
         else:
             target, trials = self._targets(y, reset=reset), None
-        rows = getattr(X, "shape", (None,))[0]
-        if rows is not None and rows != len(target):
-            raise DataError(
-                f"Found input variables with inconsistent numbers of samples: "
-                f"X has {rows} rows and y {len(target)}"
-            )
+        if shape := getattr(X, "shape", ()):
+            _same_rows(shape[0], target)
         weight = trials
         if sample_weight is not None:
             given = np.asarray(sample_weight)
@@ -75,6 +86,15 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     def _shares(self, y: Any, n_trials: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         raise SettingError("n_trials needs a classifier of two classes")
 
+    @staticmethod
+    def _matched(
+        coded: tuple[np.ndarray, np.ndarray], target: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Codes and values of X, whose rows are as many as those of y: that of a file or a query is
+        known once it is read."""
+        _same_rows(len(coded[0]), target)
+        return coded
+
     def _parts(
         self, target: np.ndarray, weight: np.ndarray | None, eval_set: tuple[Any, Any] | None
     ) -> dict[str, Any]:
@@ -85,13 +105,15 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
                 f"validation_fraction={self.validation_fraction} must lie between 0 and 1"
             )
         if eval_set is not None:
+            if not isinstance(eval_set, (tuple, list)) or len(eval_set) != 2:
+                raise SettingError("eval_set must be a pair (X, y): rows to judge by, and theirs")
             return {"validation": self._judge(*eval_set)}
         held_out = self._hold_out(target, weight)
         return {} if held_out is None else {"only": ~held_out, "held_out": held_out}
 
     def _judge(self, X: Any, y: Any) -> Rows:
         target, _ = self._checked(X, y, None, None, reset=False)
-        codes, values = self._encoder.codes(X)
+        codes, values = self._matched(self._encoder.codes(X), target)
         return Rows(codes=codes, values=values, target=target)
 
     def _hold_out(self, target: np.ndarray, weight: np.ndarray | None) -> np.ndarray | None:
@@ -148,10 +170,13 @@ class ClassEstimator(ClassifierMixin, TableEstimator):  # type: ignore[misc]
         y = column_or_1d(y, warn=True)
         if y.dtype.kind == "f" and not np.isfinite(y).all():
             raise DataError("Input y contains NaN or infinity")
+        if y.dtype == object:
+            _check_objects(y.tolist())
         check_classification_targets(y)
         if reset:
             self._n_labels = 1
             self.classes_ = self._checked_classes(np.unique(y))
+        self._same_labels(1)
         unknown = ~np.isin(y, self.classes_)
         if unknown.any():
             raise DataError(
@@ -165,7 +190,12 @@ class ClassEstimator(ClassifierMixin, TableEstimator):  # type: ignore[misc]
         if reset:
             self._n_labels = y.shape[1]
             self.classes_ = np.array([0, 1])
+        self._same_labels(y.shape[1])
         return y.astype(np.float64)
+
+    def _same_labels(self, n: int) -> None:
+        if n != self._n_labels:
+            raise DataError(f"y has {n} columns, and had {self._n_labels} before")
 
     def _shares(self, y: Any, n_trials: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         y, trials = (np.asarray(a, dtype=np.float64).reshape(-1) for a in (y, n_trials))
@@ -180,6 +210,8 @@ class ClassEstimator(ClassifierMixin, TableEstimator):  # type: ignore[misc]
             )
         if reset:
             self._n_labels, self.classes_ = 1, np.array([0, 1])
+        if len(self._heads()) > 1 or len(self.classes_) > 2:
+            raise DataError("n_trials goes with two classes, and there were more before")
         return (y / np.maximum(trials, 1e-300))[:, None], trials
 
     def _heads(self) -> tuple[Head, ...]:
@@ -199,3 +231,26 @@ class ClassEstimator(ClassifierMixin, TableEstimator):  # type: ignore[misc]
         if z.shape[1] > 1:
             return softmax(z)
         return np.stack([1 - sigmoid(z[:, 0]), sigmoid(z[:, 0])], axis=1)
+
+
+def _same_rows(n_rows: int, target: np.ndarray) -> None:
+    if n_rows != len(target):
+        raise DataError(
+            f"Found input variables with inconsistent numbers of samples: "
+            f"X has {n_rows} rows and y {len(target)}"
+        )
+
+
+def _check_objects(y: list[Any]) -> None:
+    """Refuse classes that are missing, or cannot be sorted."""
+    try:
+        distinct = set(y)
+        if any(map(is_missing, distinct)):
+            row = next(row for row, value in enumerate(y, 1) if is_missing(value))
+            raise DataError(f"Input y contains NaN: row {row:,} is missing; leave out such rows")
+        sorted(distinct)
+    except TypeError as error:
+        kinds = ", ".join(sorted({type(value).__name__ for value in y})[:4])
+        raise DataError(
+            f"y holds values of several kinds, {kinds}; make them all texts or all numbers"
+        ) from error

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from .engines._numba import threads
 from .errors import MissingExtra, ModelError
 from .metrics import measure
 from .objective import Head
@@ -101,7 +100,7 @@ class Boosted:
 
     def scores(self, features: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
         """Scores (n, K) of features (n, F)"""
-        found = self._of_each(features, raw_score=True, num_threads=threads(n_jobs))
+        found = self._of_each(features, raw_score=True, num_threads=_threads(n_jobs))
         out: np.ndarray = np.mean(found, axis=0).reshape(len(features), -1) + self.shift
         return out
 
@@ -189,7 +188,7 @@ def _settings(known: Examples, head: Head, copies: int, n_jobs: int | None) -> d
         "learning_rate": 0.03 if n_rows < FEW else 0.05,
         "objective": OBJECTIVES[head.loss],
         "min_data_in_leaf": max(1, min(LEAF, n_rows // 20)) * copies,
-        "num_threads": threads(n_jobs),
+        "num_threads": _threads(n_jobs),
         "deterministic": True,
         "force_row_wise": True,
         "verbosity": -1,
@@ -203,10 +202,16 @@ def _settings(known: Examples, head: Head, copies: int, n_jobs: int | None) -> d
     return settings
 
 
+def _threads(n_jobs: int | None) -> int:
+    from .engines._numba import threads  # Numba is there wherever trees are trained and scored
+
+    return threads(n_jobs)
+
+
 def refitted(trees: Boosted, known: Examples, decay: float, n_jobs: int | None = None) -> Boosted:
     """The same trees with new leaf values: `decay` times the old ones, and the rest from these
     rows."""
-    quiet = {"num_threads": threads(n_jobs), "verbosity": -1}
+    quiet = {"num_threads": _threads(n_jobs), "verbosity": -1}
     members = [
         one.refit(*(known.features, known.y, decay), weight=known.w, dataset_params=quiet, **quiet)
         for one in trees._trees

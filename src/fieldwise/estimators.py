@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, replace
 from dataclasses import fields as dataclass_fields
 from typing import Any
@@ -207,14 +208,14 @@ class _FieldwiseEstimator(TableEstimator):
         going_on = self.warm_start and hasattr(self, "model_")
         target, weight = self._checked(X, y, sample_weight, n_trials, reset=not going_on)
         if going_on:
-            self._encoder.partial_fit(X)
-            codes, values = self._encoder.codes(X)
+            coded = self._learned_on(X)
         else:
             given = self._encoder_settings()
             if crossing is not None:  # made of all categories; rare ones are merged later
                 given |= {"min_count": 1, "resolutions": True}
             self._encoder = FieldEncoder(**given)
-            codes, values = self._encoder.fit_codes(X)
+            coded = self._encoder.fit_codes(X)
+        codes, values = self._matched(coded, target)
         self._take_names()
         rows = Rows(codes=codes, values=values, target=target, weight=weight)
         parts = self._parts(target, weight, eval_set)
@@ -235,13 +236,22 @@ class _FieldwiseEstimator(TableEstimator):
         if not going_on:
             self._encoder = FieldEncoder(**self._encoder_settings())
         target, weight = self._checked(X, y, sample_weight, None, reset=reset)
-        self._encoder.partial_fit(X)
+        codes, values = self._matched(self._learned_on(X), target)
         self._take_names()
-        codes, values = self._encoder.codes(X)
         rows = Rows(codes=codes, values=values, target=target, weight=weight)
         with heard(self.callbacks) as close:
             self._train(rows, settings, going_on=going_on)
             close(self.model_)
+
+    def _learned_on(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Codes and values of more rows, by an encoder that has learned from them too."""
+        if hasattr(self, "model_") and self.model_.vocabulary.evidence is not None:
+            raise SettingError(
+                "the last fit learned crosses, which are learned from all rows at once; fit anew, "
+                "with warm_start=False"
+            )
+        self._encoder = copy(self._encoder).partial_fit(X)
+        return self._encoder.codes(X)
 
     def _crossing(self) -> Crossing | None:
         """The crosses that `preset`, `crosses` and `combine` ask for together; None for none."""
@@ -403,7 +413,8 @@ classes_ : the classes, sorted.
         eval_set : (X, y), rows for early stopping instead of a random part of X.
         n_trials : (n,), trials (impressions) of each row; y then counts successes (clicks).
         """
-        self._fit(X, y, sample_weight, eval_set, n_trials)
+        with self._whole():
+            self._fit(X, y, sample_weight, eval_set, n_trials)
         return self
 
     def partial_fit(
@@ -413,10 +424,13 @@ classes_ : the classes, sorted.
 
         `classes` lists all classes on the first call, if y may lack some.
         """
-        if not hasattr(self, "model_"):
-            self._n_labels = 1
-            self.classes_ = self._checked_classes(np.unique(y if classes is None else classes))
-        self._partial_fit(X, y, sample_weight, reset=False)
+        with self._whole():
+            if not hasattr(self, "model_"):
+                shape = np.shape(y)
+                self._n_labels = shape[1] if len(shape) == 2 else 1
+                known = [0, 1] if self._n_labels > 1 else y if classes is None else classes
+                self.classes_ = self._checked_classes(np.unique(known))
+            self._partial_fit(X, y, sample_weight, reset=False)
         return self
 
     def _heads(self) -> tuple[Head, ...]:
@@ -466,12 +480,14 @@ class FieldwiseRegressor(RegressorMixin, _FieldwiseEstimator):  # type: ignore[m
         sample_weight : (n,), how much each row counts.
         eval_set : (X, y), rows for early stopping instead of a random part of X.
         """
-        self._fit(X, y, sample_weight, eval_set)
+        with self._whole():
+            self._fit(X, y, sample_weight, eval_set)
         return self
 
     def partial_fit(self, X: Any, y: Any, *, sample_weight: Any = None) -> FieldwiseRegressor:
         """Train one epoch on more rows. New categories get rows of their own."""
-        self._partial_fit(X, y, sample_weight, reset=not hasattr(self, "model_"))
+        with self._whole():
+            self._partial_fit(X, y, sample_weight, reset=not hasattr(self, "model_"))
         return self
 
     def _targets(self, y: Any, *, reset: bool) -> np.ndarray:

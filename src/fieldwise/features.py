@@ -141,12 +141,14 @@ class FieldwiseFeatures(TransformerMixin, TableEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> FieldwiseFeatures:
         """Learn from y and X, anything that holds a table, to `transform` other rows."""
-        self._learn(X, y, sample_weight, cross_fitted=False)
+        with self._whole():
+            self._learn(X, y, sample_weight, cross_fitted=False)
         return self
 
     def fit_transform(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
         """Learn, and return the cross-fitted columns of these same rows; see above."""
-        scores, fitted = self._learn(X, y, sample_weight, cross_fitted=True)
+        with self._whole():
+            scores, fitted = self._learn(X, y, sample_weight, cross_fitted=True)
         assert fitted is not None
         return self._columns(scores, fitted)
 
@@ -193,7 +195,7 @@ class FieldwiseFeatures(TransformerMixin, TableEstimator):  # type: ignore[misc]
         # Crosses are made of all categories; rare ones are merged later.
         given = self._encoder_settings() | {"min_count": 1, "resolutions": True}
         self._encoder = FieldEncoder(**given)
-        codes, values = self._encoder.fit_codes(X)
+        codes, values = self._matched(self._encoder.fit_codes(X), target)
         self._take_names()
         known = {"codes": codes, "values": values, "target": target}
         if weight is not None:

@@ -22,6 +22,7 @@ from .errors import FieldwiseError, SchemaError, SettingError
 from .files import disk_errors, put_back, remove_folder, sweep, write_atomically
 from .held_out import default_share, held_out_rows
 from .model import FieldwiseModel
+from .model_folder import check_replaceable
 from .objective import Head, Objective
 from .problem import Problem
 from .train import Fit, Running, TrainSettings, on_distinct_rows, train
@@ -286,6 +287,7 @@ def prepared_store(
     """The encoded table of `train_table`, and what goes to `fit_store`."""
     if out.exists() and not overwrite:
         raise SettingError(f"{out} is there already; set overwrite=True or choose another name")
+    check_replaceable(out)
     work = work_folder(out)
     if not running.resume:
         remove_folder(work)

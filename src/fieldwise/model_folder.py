@@ -50,11 +50,12 @@ from .tensors import mapped, write_tensors
 if TYPE_CHECKING:
     from .model import FieldwiseModel
 
-__all__ = ["FORMAT", "HEADER", "model_id", "read_model", "write_model"]
+__all__ = ["FORMAT", "HEADER", "check_replaceable", "model_id", "read_model", "write_model"]
 
 FORMAT = 2  # a packed table; other models are written as 1, which older versions read
 HEADER, TABLE, WORDS = "model.json", "table.safetensors", "vocabulary.parquet"
 MOMENTS, CROSSES, BOOSTED = "moments.safetensors", "crosses.parquet", "boosted.json"
+FILES = (HEADER, TABLE, WORDS, MOMENTS, CROSSES, BOOSTED)
 # What a header with wrong types, missing entries or absurd numbers raises.
 UNSOUND = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
@@ -70,8 +71,7 @@ def write_model(model: FieldwiseModel, path: Path, *, overwrite: bool) -> Path:
     put_back(path)
     if path.exists() and not overwrite:
         raise ModelError(f"{path} is there already; set overwrite=True or choose another name")
-    if path.exists() and not (path / HEADER).exists() and (path.is_file() or any(path.iterdir())):
-        raise ModelError(f"{path} is not a model; it is not replaced")
+    check_replaceable(path)
     temporary = temporary_folder(path)
     with disk_errors(path):
         sweep(path)
@@ -82,6 +82,26 @@ def write_model(model: FieldwiseModel, path: Path, *, overwrite: bool) -> Path:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return path
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise if `path` is not a model of ours, or a folder that holds more than a model."""
+    if not path.exists():
+        return
+    names = [] if path.is_file() else sorted(p.name for p in path.iterdir())
+    if path.is_file() or (names and not _is_ours(path / HEADER)):
+        raise ModelError(f"{path} is not a model; it is not replaced")
+    others = [name for name in names if name not in FILES]
+    if others:
+        raise ModelError(
+            f"{path} is not replaced: {others[0]!r}, which is not a file of a model, would be lost "
+            "with it; move it elsewhere, or choose another name"
+        )
+
+
+def _is_ours(header: Path) -> bool:
+    """Whether this is the header of a model, intact or not."""
+    return header.is_file() and b'"fieldwise"' in header.read_bytes()
 
 
 def _write_files(model: FieldwiseModel, folder: Path) -> None:

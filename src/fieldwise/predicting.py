@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from .data.labels import target_values, weight_values
+from .data.readers import check_not_read
 from .errors import SettingError
 from .files import write_atomically
 from .metrics import measure
@@ -57,6 +58,7 @@ def write_predictions(
     out = Path(out)
     if out.suffix not in (".parquet", ".csv"):
         raise SettingError(f"{out}: predictions are written as .parquet or .csv")
+    check_not_read(out, data)
     n_unseen = np.zeros(model.layout.n_fields, np.int64)
     n_rows = 0
 
@@ -87,8 +89,16 @@ def _frame(model: FieldwiseModel, z: np.ndarray) -> pl.DataFrame:
         part = found[target.column] if several else found
         name = f"{target.column}_" if several else ""
         if head.loss == "softmax":
-            pairs = zip(target.classes, part.T, strict=True)
-            columns |= {f"{name}probability_{label}": column for label, column in pairs}
+            for label, column in zip(target.classes, part.T, strict=True):
+                columns[_fresh(f"{name}probability_{label}", columns)] = column
         else:
-            columns[name + ("probability" if head.is_class else "prediction")] = part
+            word = "probability" if head.is_class else "prediction"
+            columns[_fresh(name + word, columns)] = part
     return pl.DataFrame(columns)
+
+
+def _fresh(name: str, taken: Container[str]) -> str:
+    """A name that no other column has: a class of one target may be named as another target."""
+    while name in taken:
+        name += "_1"
+    return name

@@ -18,6 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .data.readers import check_not_read
 from .data.store import Store
 from .errors import MissingExtra, SettingError, TrainingError
 from .files import write_atomically
@@ -217,6 +218,7 @@ def tune_table(
         raise SettingError(f"time_limit={time_limit} must be more than 0 minutes")
     running = replace(running or Running(), keeps_best=False)
     out = Path(out)
+    check_not_read(out, data)
     folder = out.with_name(f"{out.name}.search")
     cutting = {"split": split, "validation": validation, "seed": seed}
     store = kept_store(data, folder, reading or {}, cutting, running, "a search")

@@ -126,6 +126,11 @@ class BaselineClassifier(ClassEstimator):
         eval_set: tuple[Any, Any] | None = None,
     ) -> BaselineClassifier:
         """Learn from X, anything that holds a table, and the classes y."""
+        with self._whole():
+            self._fit(X, y, sample_weight, eval_set)
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, eval_set: tuple[Any, Any] | None) -> None:
         method = self._method()
         settings = self._settings(method)
         training = TrainSettings(
@@ -138,7 +143,7 @@ class BaselineClassifier(ClassEstimator):
         if self._n_labels > 1:
             raise SettingError(f"{method.name} learns one target, and y has {self._n_labels}")
         self._encoder = FieldEncoder(**self._encoder_settings())
-        codes, values = self._encoder.fit_codes(X)
+        codes, values = self._matched(self._encoder.fit_codes(X), target)
         self._take_names()
         words = self._encoder.vocabulary_
         why = method.why_not(len(words.sizes), len(self.classes_))
@@ -160,7 +165,6 @@ class BaselineClassifier(ClassEstimator):
         fitted = method.fit(problem, settings, training, running)
         self._scorer, self._valued = fitted.scorer, tuple(problem.valued)
         self.n_parameters_ = fitted.size
-        return self
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

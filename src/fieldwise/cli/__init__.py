@@ -6,6 +6,7 @@ imported before a command needs it.
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 import warnings
@@ -122,6 +123,10 @@ def _warned(message: Any, *_: Any, **__: Any) -> str:
 def main() -> None:
     """The entry point: a FieldwiseError is a message, not a traceback."""
     form, warnings.formatwarning = warnings.formatwarning, _warned
+    if sys.stdout is None:  # a shell's >&-
+        sys.stdout = io.StringIO()
+    elif isinstance(sys.stdout, io.TextIOWrapper):  # which may not know all letters, as in LANG=C
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with signals_heard():
             app()
@@ -139,7 +144,8 @@ def main() -> None:
             typer.echo(f"interrupted; {UNDONE}", err=True)
         raise
     except OSError as error:
-        typer.echo(f"error: {error.filename or ''}: {error.strerror or error}", err=True)
+        where = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"error: {where}{error.strerror or error}", err=True)
         sys.exit(2)
     finally:
         warnings.formatwarning = form

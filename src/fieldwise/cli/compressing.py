@@ -38,9 +38,11 @@ def compress(
     """
     from ..compress import compress as make_smaller
     from ..model import FieldwiseModel
+    from ..model_folder import check_replaceable
 
     if out.exists() and not overwrite:
         raise ModelError(f"{out} is there already; set --overwrite or choose another name")
+    check_replaceable(out)
     loaded = FieldwiseModel.load(model)
     found = make_smaller(
         loaded,

@@ -55,6 +55,7 @@ def explain(
     fieldwise explain clicks.model
     fieldwise explain clicks.model tomorrow.csv --out report.html
     """
+    from ..data.readers import check_not_read
     from ..files import write_atomically
     from ..model import FieldwiseModel
     from ..report.numbers import report_numbers
@@ -70,6 +71,8 @@ def explain(
     options: dict[str, Any] = {"cards": 0} if form is None else {}
     if data is not None:
         options |= {"format": table_format, "separator": separator}
+        if out is not None:
+            check_not_read(out, locate(data))
     numbers = report_numbers(
         loaded,
         None if data is None else locate(data),

@@ -228,7 +228,7 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _frame(self, X: Any, *, reset: bool) -> pl.DataFrame:
         """The frame, after scikit-learn's checks of names and shape."""
-        if isinstance(X, (pl.LazyFrame, Mapping)) and not hasattr(X, "toarray"):
+        if _is_named(X):  # in a way that scikit-learn does not know
             X = to_frame(X)
         shape: tuple[int, ...] = getattr(X, "shape", ())
         if len(shape) == 2 and 0 in shape:
@@ -251,3 +251,16 @@ class FieldEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = []
         return tags
+
+
+def _is_named(X: Any) -> bool:
+    """Whether it has names of columns and is no frame: a dict, a query, a structured array, a
+    series, a stream."""
+    if isinstance(X, (pl.LazyFrame, Mapping)):
+        return not hasattr(X, "toarray")
+    is_stream = hasattr(X, "__arrow_c_stream__") and len(getattr(X, "shape", ())) != 2
+    return (
+        is_stream
+        or hasattr(X, "to_frame")
+        or getattr(getattr(X, "dtype", 0), "names", None) is not None
+    )

@@ -16,9 +16,9 @@ import polars as pl
 
 from ..errors import DataError, FieldwiseError, NoRows, SchemaError
 from .chunks import CHUNK_ROWS, UNREADABLE, Chunk
-from .values import half_characters, number_text
+from .values import as_text, half_characters, number_text
 
-__all__ = ["FrameSource", "LazySource", "to_frame"]
+__all__ = ["FrameSource", "LazySource", "is_missing", "to_frame"]
 
 _SETS = (set, frozenset)
 LISTS = {list, tuple, np.ndarray, *_SETS}
@@ -108,7 +108,7 @@ def _pandas_column(name: str, column: Any) -> pl.Series:
     return _series(name, values.tolist())
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     """None, NaN, and pandas' NA and NaT."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
@@ -132,7 +132,7 @@ def _column(name: str, values: Any) -> pl.Series:
     values = list(values)
     with suppress(TypeError, ValueError, OverflowError, *UNREADABLE):
         return pl.Series(name, values, dtype=pl.String, strict=True)  # text alone: no need to look
-    items = [None if _is_missing(v) else v for v in values]
+    items = [None if is_missing(v) else v for v in values]
     kinds = {type(v) for v in items if v is not None}
     if kinds and kinds <= LISTS:
         return _list_series(name, items)
@@ -166,7 +166,7 @@ def _typed_series(name: str, values: Any) -> pl.Series:
     if kind == "U":
         return pl.Series(name, values.tolist(), dtype=pl.String)
     if kind == "S":
-        return pl.Series(name, [v.decode("utf-8") for v in values.tolist()], dtype=pl.String)
+        return as_text(pl.Series(name, values.tolist(), dtype=pl.Binary))
     if kind in "Mm":  # polars knows no seconds and no years
         values = values.astype(f"{'datetime' if kind == 'M' else 'timedelta'}64[us]")
     elif values.dtype.itemsize > 8 and kind == "f":

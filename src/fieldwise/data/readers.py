@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from ..errors import DataError, not_one_of
+from ..errors import DataError, SettingError, not_one_of
 from .blocks import read_errors
 from .chunks import Source
 from .frames import FrameSource, LazySource, to_frame
@@ -27,6 +27,7 @@ from .text import NULL_WORDS, TextSource
 __all__ = [
     "FORMATS",
     "avazu_schema",
+    "check_not_read",
     "check_unchanged",
     "criteo_schema",
     "format_schema",
@@ -182,6 +183,11 @@ def _paths(data: Any) -> list[Path]:
             )
         return known
     if is_there:
+        if not path.is_file():
+            raise DataError(
+                f"{path} is a pipe or a device, which can be read once; tables are read more "
+                "often, so save it as a file first"
+            )
         return [path]
     with read_errors(path):
         # A pattern such as **/** finds a file in more ways than one.
@@ -214,6 +220,12 @@ def check_unchanged(stamps: Mapping[Path, Any]) -> None:
             raise DataError(
                 f"{path} was changed while it was read; read a copy, or wait until nobody writes it"
             )
+
+
+def check_not_read(out: Path, data: Any) -> None:
+    """Refuse to write over a file of the table that is read."""
+    if out.exists() and any(path.samefile(out) for path in paths_of(data)):
+        raise SettingError(f"{out} is the table that is read; choose another name for the output")
 
 
 def identity_of(data: Any, *, times: bool = True) -> Any:

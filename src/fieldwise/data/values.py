@@ -68,7 +68,10 @@ def as_text(column: pl.Series) -> pl.Series:
     try:
         return column.cast(pl.String)
     except pl.exceptions.PolarsError as error:
-        raise DataError(f"column {column.name!r} ({dtype}) cannot be read as text") from error
+        raise DataError(
+            f"column {column.name!r} ({dtype}) cannot be read as text: it is no UTF-8; decode the "
+            "column first, or drop it"
+        ) from error
 
 
 FIRST, LAST = -719_162, 2_932_896  # days from 1970 to 0001-01-01 and 9999-12-31

@@ -35,7 +35,7 @@ from ..files import (
     temporary_folder,
 )
 from ..model import FieldwiseModel
-from ..model_folder import FORMAT, HEADER, model_id
+from ..model_folder import FORMAT, HEADER, check_replaceable, model_id
 
 __all__ = ["KEEP", "Version", "being_changed", "publish", "rollback", "versions", "workplace"]
 
@@ -110,6 +110,7 @@ def being_changed(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(left, ignore_errors=True)
         put_back(path)
         sweep(path)
+        check_replaceable(path)
         yield path
     finally:
         os.close(handle)
