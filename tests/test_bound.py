@@ -504,7 +504,7 @@ def test_mistakes(file, tmp_path):
     frame = table(300).with_columns(price=np.random.default_rng(0).random(300))
     with pytest.raises(SettingError, match="covers logloss, whose slope is at most 1"):
         bound_table(frame, out, reading={"target": "price"})
-    with pytest.raises(SettingError, match="of one score a row, and the model has 3"):
+    with pytest.raises(SettingError, match="covers one score per row, and the model has 3"):
         bound_table(table(300, classes=("p", "q", "r")), out, reading=READING)
     assert not out.exists()
 
