@@ -134,7 +134,10 @@ def test_bash_completes_commands_and_options(typed, wanted):
         ("explain {model} --format htlm", "Did you mean 'html'?"),
         ("predict {model} {pipe} --out p.csv", "can be read once; tables are read more"),
         ("train {pipe} --target clicked --out m", "save it as a file first"),
-        ("train {t} --target clicked --out {busy} --overwrite", "'notes.txt', which is not a file o"),
+        (
+            "train {t} --target clicked --out {busy} --overwrite",
+            "'notes.txt', which is not a file of",
+        ),
         ("update {busy} {t}", "'notes.txt', which is not a file of a model, would be lost"),
         ("compress {model} --validation {t} --out {busy} --overwrite", "move it elsewhere"),
         ("train {t} --target clicked --out {foreign} --overwrite", "is not a model; it is not rep"),
