@@ -182,16 +182,16 @@ def test_a_large_table_is_never_whole_in_float64():
 def test_what_the_bound_refuses():
     layout, table, _ = random_case((3, 4), (2, 2))
     options = {"train_loss": 0.1}
-    with pytest.raises(SettingError, match="the prediction of a vote is no sum"):
+    with pytest.raises(SettingError, match="the prediction of a vote is not a sum"):
         bound_of(table, layout, "ab", 9, objective=Objective(combine="vote"), **options)
     fm = Layout((3, 4), (2, 2), component="fm")
     with pytest.raises(SettingError, match="the component 'fm' has more in it"):
         bound_of(np.zeros((7, fm.width)), fm, "ab", 9, **options)
     two = Layout((3, 4), (2, 2), 2)
-    with pytest.raises(SettingError, match="of one score a row, and the model has 2"):
+    with pytest.raises(SettingError, match="covers one score per row, and the model has 2"):
         bound_of(np.zeros((7, two.width)), two, "ab", 9, **options)
     lists = Layout((3, 4), (2, 2), slots=(1, 2))
-    with pytest.raises(SettingError, match="need marginals"):
+    with pytest.raises(SettingError, match="need `marginals`"):
         bound_of(table, lists, "ab", 9, **options)
     with pytest.raises(SettingError, match="delta=1"):
         bound_of(table, layout, "ab", 9, delta=1, **options)
@@ -477,7 +477,7 @@ def test_an_interrupted_command_goes_on(file, tmp_path, end):
     rest = process.stderr.read()
     process.stderr.close()
     assert process.wait(60) == (130 if end == signal.SIGINT else -signal.SIGKILL), rest
-    assert ("goes on where it was" in rest) == (end == signal.SIGINT)
+    assert ("continues where it stopped" in rest) == (end == signal.SIGINT)
     kept = {p: p.stat().st_mtime_ns for p in (out / ".bound" / "ranks").glob("*.json")}
     assert kept
     assert not (out / "bound.json").exists()
@@ -499,12 +499,12 @@ def test_mistakes(file, tmp_path):
     assert "--ranks 'a' is not numbers" in run(*good, "--ranks", "a", expect=2).stderr
     assert "--threshold -1.0 must be more than 0" in run(*good, "--threshold", -1, expect=2).stderr
     vote = run(*good, "--combine", "vote", expect=2).stderr
-    assert "the prediction of a vote is no sum" in vote
+    assert "the prediction of a vote is not a sum" in vote
     assert not out.exists()
     frame = table(300).with_columns(price=np.random.default_rng(0).random(300))
-    with pytest.raises(SettingError, match="of logloss, whose slope is at most 1"):
+    with pytest.raises(SettingError, match="covers logloss, whose slope is at most 1"):
         bound_table(frame, out, reading={"target": "price"})
-    with pytest.raises(SettingError, match="of one score a row, and the model has 3"):
+    with pytest.raises(SettingError, match="covers one score per row, and the model has 3"):
         bound_table(table(300, classes=("p", "q", "r")), out, reading=READING)
     assert not out.exists()
 

@@ -106,7 +106,7 @@ def test_unseen_values_and_lists():
 
 
 def test_no_rows_are_refused():
-    with pytest.raises(DataError, match="no rows to judge by"):
+    with pytest.raises(DataError, match="no rows to evaluate on"):
         Judge(Layout.of((2, 2), rank=1)).found(["a", "b"], label)
     judge = Judge(Layout.of((2, 2), rank=1))
     judge.add(np.zeros((1, 2), int), None, np.ones(1), np.ones(1), np.zeros(1), np.ones(1))

@@ -274,7 +274,7 @@ def test_classes_and_numbers_have_cards_too(tmp_path):
 def test_what_has_no_models_of_its_own_is_refused():
     X, y = planted(300)
     vote = FieldwiseClassifier(rank=2, epochs=1, combine="vote").fit(X, y)
-    with pytest.raises(ModelError, match="the prediction of a vote is no sum"):
+    with pytest.raises(ModelError, match="the prediction of a vote is not a sum"):
         vote.explain_category("who", "odd")
     small = FieldwiseClassifier(rank=1, epochs=1, component="fm").fit(X, y)
     with pytest.raises(SettingError, match="the component 'fm' has more than those"):

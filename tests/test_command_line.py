@@ -134,10 +134,13 @@ def test_bash_completes_commands_and_options(typed, wanted):
         ("explain {model} --format htlm", "Did you mean 'html'?"),
         ("predict {model} {pipe} --out p.csv", "can be read once; tables are read more"),
         ("train {pipe} --target clicked --out m", "save it as a file first"),
-        ("train {t} --target clicked --out {busy} --overwrite", "'notes.txt', which is no file of"),
-        ("update {busy} {t}", "'notes.txt', which is no file of a model, would be lost"),
+        (
+            "train {t} --target clicked --out {busy} --overwrite",
+            "'notes.txt', which is not a file of",
+        ),
+        ("update {busy} {t}", "'notes.txt', which is not a file of a model, would be lost"),
         ("compress {model} --validation {t} --out {busy} --overwrite", "move it elsewhere"),
-        ("train {t} --target clicked --out {foreign} --overwrite", "is no model; it is not rep"),
+        ("train {t} --target clicked --out {foreign} --overwrite", "is not a model; it is not rep"),
     ],
 )
 def test_mistakes_say_what_to_do(things, tmp_path, monkeypatch, typed, words):
@@ -262,7 +265,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
         finally:
             process.kill()
     assert process.returncode == 130
-    assert "interrupted; the same command with --resume goes on" in errors
+    assert "interrupted; the same command with --resume continues" in errors
     run(*words, "--resume", "--epochs", 1, "--learning-rate", 0.1, "--quiet")
     assert len(FieldwiseModel.load(tmp_path / "m").history) == 1
 

@@ -378,7 +378,7 @@ def test_interrupted_and_killed_comparisons_go_on(file, tmp_path):
         process.stderr.close()
         assert process.wait(60) == (130 if end == signal.SIGINT else -signal.SIGKILL), rest
         if end == signal.SIGINT:
-            assert "goes on where it was" in rest
+            assert "continues where it stopped" in rest
     kept = {p: p.stat().st_mtime_ns for p in (out / ".work" / "fits").glob("*.json")}
     assert kept
     done = run(*options)

@@ -702,7 +702,7 @@ def test_refusals(model, made):
         compress(made.model, table)
     with pytest.raises(ModelError, match="'fm' has products of three"):
         compress(fit(component="fm", epochs=1, rank=2), table)
-    with pytest.raises(ModelError, match="a vote are no sum"):
+    with pytest.raises(ModelError, match="a vote are not added up"):
         compress(fit(combine="vote", epochs=1), table)
 
 

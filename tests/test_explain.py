@@ -124,7 +124,7 @@ def test_several_outputs(fitted):
 def test_what_is_not_taken_apart():
     X, y = table(300)
     vote = FieldwiseClassifier(rank=2, epochs=1, combine="vote").fit(X[["a", "b"]], y)
-    with pytest.raises(ModelError, match="the prediction of a vote is no sum"):
+    with pytest.raises(ModelError, match="the prediction of a vote is not a sum"):
         vote.explain(X[["a", "b"]])
 
 

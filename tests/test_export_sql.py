@@ -338,11 +338,11 @@ def test_names_that_a_database_takes_for_one(tmp_path: Path) -> None:
 
     cases = model("Site", "site")
     write(cases, tmp_path / "m.sql", dialect="postgres")
-    with pytest.raises(SchemaError, match="'Site' and 'site' are one name to duckdb"):
+    with pytest.raises(SchemaError, match="'Site' and 'site' are the same name in duckdb"):
         write(cases, tmp_path / "m.sql", dialect="duckdb")
     long = model("x" * 63 + "1", "x" * 63 + "2")
     write(long, tmp_path / "m.sql", dialect="duckdb")
-    with pytest.raises(SchemaError, match="are one name to postgres"):
+    with pytest.raises(SchemaError, match="are the same name in postgres"):
         write(long, tmp_path / "m.sql", dialect="postgres")
     with pytest.raises(SchemaError, match="cannot be a name in SQL"):
         write(model("a\0", "b"), tmp_path / "m.sql")

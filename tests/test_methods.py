@@ -286,11 +286,11 @@ def test_what_classifiers_refuse():
     for name, value in (("rank", -1), ("dropout", 1.0)):
         with pytest.raises(SettingError, match=f"{name}={value} must be at least"):
             BaselineClassifier("DeepFM", **{name: value}).fit(X, y)
-    with pytest.raises(SettingError, match="dropout is no setting of FM; it has learning_rate,"):
+    with pytest.raises(SettingError, match="dropout is not a setting of FM; it has learning_rate,"):
         BaselineClassifier("FM", dropout=0.1).fit(X, y)
     with pytest.raises(SettingError, match="Did you mean 'OPNN'?"):
         BaselineClassifier("OPN").fit(X, y)
-    with pytest.raises(SettingError, match="is FieldwiseClassifier"):
+    with pytest.raises(SettingError, match="is not a baseline; use FieldwiseClassifier"):
         BaselineClassifier("fieldwise").fit(X, y)
     with pytest.raises(SettingError, match="FM: learns two classes, and the target has 3"):
         BaselineClassifier("FM").fit(*frame(n_classes=3))

@@ -87,7 +87,7 @@ def test_saving_over_a_model(model, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("years")
-    with pytest.raises(ModelError, match="is no model"):
+    with pytest.raises(ModelError, match="is not a model; it is not replaced"):
         model.save(tmp_path / "other", overwrite=True)
 
 

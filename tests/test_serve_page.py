@@ -701,7 +701,7 @@ def test_a_model_that_is_not_taken_apart(browser, served, flights):
     tab = browser.open(served(flights))
     tab.hold("*explain=true")
     write(tab, flights, "sched_dep_time", "900")
-    sentence = "the prediction of a vote is no sum of its fields' scores"
+    sentence = "the prediction of a vote is not a sum of its fields' scores"
     tab.answer(tab.held(1)[0], 422, json.dumps({"error": sentence}))
     tab.wait(f"{by_id('why-words')}.innerText === {json.dumps(sentence)}")
     assert agrees(tab, flights)["sched_dep_time"] == 900

@@ -175,7 +175,7 @@ def test_a_trial_that_failed_is_told_with_all_its_settings(file, tmp_path, monke
 
     monkeypatch.setattr(tune, "fit_store", broken)
     lines: list[str] = []
-    with pytest.raises(SettingError, match="no trial came to an end"):
+    with pytest.raises(SettingError, match="no trial finished"):
         tune_table(
             str(file), tmp_path / "b.toml", trials=1, reading={"target": "y"}, say=lines.append
         )

@@ -709,7 +709,7 @@ def test_drift_refuses_and_changes_nothing(model, tmp_path):
     assert (tmp_path / "m" / "model.json").read_bytes() == before
     run("update", tmp_path / "m", tmp_path / "new.csv", "--allow-drift")
     assert (tmp_path / "m" / "model.json").read_bytes() != before
-    with pytest.raises(SchemaError, match=r"(?s)price: .*Nothing was changed; mend the table"):
+    with pytest.raises(SchemaError, match=r"(?s)price: .*Nothing was changed; fix the table"):
         update(model, visits(50, 1).with_columns(price=pl.lit("x")), allow_drift=True)
     with pytest.raises(SchemaError, match="all 50 values are missing"):
         update(model, visits(50, 1).with_columns(hour=pl.lit(None, pl.String)))

@@ -1,14 +1,14 @@
 """Field-wise learning for tables of categories.
 
-For every field of a table and every category of it there is one small linear model over the other
-fields. Start with `fieldwise inspect` on the command line, or with `encode` and `FieldEncoder`.
+Every category of every field of a table has one small linear model over the other fields. Start
+with `fieldwise inspect` on the command line, or with `encode` and `FieldEncoder`.
 """
 
 from typing import TYPE_CHECKING
 
 from ._lazy import lazily
 
-if TYPE_CHECKING:  # for type checkers and editors; the names themselves are imported when asked for
+if TYPE_CHECKING:  # for type checkers and editors; the names themselves are imported on first use
     from .baselines.classifier import BaselineClassifier
     from .data import (
         Field,

@@ -1,4 +1,4 @@
-"""What our scikit-learn estimators share: a table in, rows to train on and to judge by; classes."""
+"""Base of our scikit-learn estimators: encodes X, checks y, holds out validation rows; classes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .objective import Head
 
 __all__ = ["ClassEstimator", "TableEstimator"]
 
-FEWEST_HELD_OUT = 100  # rows; with fewer there is nothing to stop early on
+FEWEST_HELD_OUT = 100  # rows; with fewer there is no early stopping
 ENCODER_NAMES = ("kinds", "drop", "min_count", "unseen", "n_bins", "fields")
 
 
@@ -42,7 +42,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _scores(self, X: Any) -> np.ndarray:
-        """(n, K)"""
+        """Scores of X, (n, K)"""
         raise NotImplementedError
 
     @contextmanager
@@ -61,7 +61,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     def _checked(
         self, X: Any, y: Any, sample_weight: Any, n_trials: Any, *, reset: bool
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """The targets as numbers, and the weights."""
+        """Check the input; returns the targets as numbers, and the weights."""
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
         if isinstance(y, (pl.Series, pl.DataFrame)):
@@ -84,7 +84,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         return target, weight
 
     def _shares(self, y: Any, n_trials: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        raise SettingError("n_trials goes with a classifier of two classes")
+        raise SettingError("n_trials needs a classifier of two classes")
 
     @staticmethod
     def _matched(
@@ -98,8 +98,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     def _parts(
         self, target: np.ndarray, weight: np.ndarray | None, eval_set: tuple[Any, Any] | None
     ) -> dict[str, Any]:
-        """The rows to judge by, and those to train on, as a `Problem` takes them; empty where there
-        are none to judge by."""
+        """The validation and the training rows, as arguments of `Problem`; empty if there are no
+        validation rows."""
         if not 0 < self.validation_fraction < 1:
             raise SettingError(
                 f"validation_fraction={self.validation_fraction} must lie between 0 and 1"
@@ -117,7 +117,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         return Rows(codes=codes, values=values, target=target)
 
     def _hold_out(self, target: np.ndarray, weight: np.ndarray | None) -> np.ndarray | None:
-        """Rows for early stopping; None where they would be too few, or a class only among them."""
+        """A mask of rows for early stopping; None if too few, or if only they had some class."""
         n = len(target)
         wanted = int(n * self.validation_fraction)
         if wanted < FEWEST_HELD_OUT:
@@ -149,14 +149,14 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 class ClassEstimator(ClassifierMixin, TableEstimator):  # type: ignore[misc]
-    """y of classes: two or more, or a matrix of 0 and 1, a column a label."""
+    """For y of classes: two or more, or a matrix of 0 and 1 with a column for each label."""
 
     classes_: np.ndarray
     _n_labels: int
 
     @staticmethod
     def _checked_classes(classes: np.ndarray) -> np.ndarray:
-        """The same classes, which must be two or more and such as a model can write down."""
+        """The same classes, checked to be two or more and to be writable in a model."""
         if len(classes) < 2:
             raise DataError(f"y has {len(classes)} class; a classifier needs two or more")
         with half_characters("y"):
@@ -186,7 +186,7 @@ class ClassEstimator(ClassifierMixin, TableEstimator):  # type: ignore[misc]
 
     def _labels(self, y: np.ndarray, *, reset: bool) -> np.ndarray:
         if not np.isin(y, (0, 1)).all():
-            raise DataError("y has several columns; each must hold 0 and 1 alone")
+            raise DataError("y has several columns; each must hold only 0 and 1")
         if reset:
             self._n_labels = y.shape[1]
             self.classes_ = np.array([0, 1])
@@ -219,12 +219,12 @@ class ClassEstimator(ClassifierMixin, TableEstimator):  # type: ignore[misc]
         return (Head("softmax", k),) if k > 2 else (Head(),) * self._n_labels
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """The log-odds of the second class, (n,), or a score for every class or label, (n, K)"""
+        """The log-odds of the second class, (n,), or a score for each class or label, (n, K)"""
         z = self._scores(X)
         return z[:, 0] if z.shape[1] == 1 else z
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """(n, classes), or the chance of every label, (n, labels)"""
+        """Probabilities of the classes, (n, classes), or of the labels, (n, labels)"""
         z = self._scores(X)
         if self._n_labels > 1:
             return sigmoid(z)

@@ -1,4 +1,4 @@
-"""Public names that are imported when first asked for, so that `import fieldwise` is quick."""
+"""Public names imported on first use, so that `import fieldwise` is quick."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""F = boosted trees: LightGBM over field-wise scores, evidence and numbers, as one more way for the
-fields' scores to become a prediction. Trees add up to scores, and their contributions are exact."""
+"""F = boosted trees: LightGBM over field-wise scores, evidence and numbers, another way to turn the
+fields' scores into a prediction. Trees add up to scores, and their contributions are exact."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ OBJECTIVES = {
     "huber": "huber",
     "poisson": "poisson",
 }
-# Found on the validation rows of six tables; the plateau is wide. Evidence is noisy where little
-# was seen, so leaves are large and every tree sees some of the features alone.
+# Found on the validation rows of six tables; the plateau is wide. Evidence is noisy for rare
+# categories, so leaves are large and every tree sees only some of the features.
 SETTINGS: dict[str, Any] = {
     "num_leaves": 31,
     "feature_fraction": 0.4,
@@ -46,9 +46,9 @@ SETTINGS: dict[str, Any] = {
     "lambda_l2": 5.0,
 }
 LEAF = 50  # rows, at least
-FEW = 100_000  # rows, for which smaller steps are no burden
+FEW = 100_000  # with fewer rows, smaller steps cost little
 MOST_TREES, PATIENCE, UNJUDGED, MEMBERS = 2000, 80, 200, 3
-DECAYS = (0.9, 0.5)  # of the leaves' old values, where trees are refitted
+DECAYS = (0.9, 0.5)  # weights of the leaves' old values when trees are refitted
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Examples:
 
 @dataclass
 class Boosted:
-    """Fitted trees, as LightGBM writes them down, and what is added to their scores. Several
+    """Fitted trees, as text by LightGBM, and a shift that is added to their scores. Several
     members are averaged."""
 
     members: Sequence[str]
@@ -78,8 +78,8 @@ class Boosted:
             raise ModelError(f"the boosted trees are damaged: {error}") from error
 
     def check(self, n_features: int, n_outputs: int) -> None:
-        """Raise where these are no trees of so many features and outputs, before LightGBM reads
-        them, which would not survive every text."""
+        """Raise unless these are trees of so many features and outputs; call it before LightGBM
+        reads them, which some texts would crash."""
         is_whole = type(self.members) is list and self.members
         if not is_whole or self.n_outputs != n_outputs or not _is_number(self.shift):
             raise ModelError(
@@ -99,13 +99,13 @@ class Boosted:
         return {k: v for k, v in self.__dict__.items() if k != "_trees"}
 
     def scores(self, features: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
-        """(n, K)"""
+        """Scores (n, K) of features (n, F)"""
         found = self._of_each(features, raw_score=True, num_threads=_threads(n_jobs))
         out: np.ndarray = np.mean(found, axis=0).reshape(len(features), -1) + self.shift
         return out
 
     def _of_each(self, features: np.ndarray, **options: Any) -> list[np.ndarray]:
-        """What every member says."""
+        """The predictions of every member."""
         trees = self._trees
         try:
             return [np.asarray(one.predict(features, **options)) for one in trees]
@@ -113,8 +113,8 @@ class Boosted:
             raise ModelError(f"the boosted trees do not fit the model: {error}") from error
 
     def span(self) -> float:
-        """The highest score there can be less the lowest, of the output where they are farthest:
-        in every tree the highest leaf less the lowest."""
+        """The highest possible score less the lowest, the most over outputs: the sum over trees of
+        the highest leaf less the lowest."""
         spans = np.zeros(self.n_outputs)
         for text in self.members:
             leaves = [line[11:] for line in text.splitlines() if line.startswith("leaf_value=")]
@@ -147,8 +147,8 @@ def fit_boosted(
     start: Boosted | None = None,
     show: bool | None = False,
 ) -> Boosted:
-    """Trees, added until the rows to judge by have seen no gain for a while. `copies` is how often
-    every row is among the known ones; `start` are trees to add more to."""
+    """Train trees until the rows of `judge` see no gain for a while. `copies` is how often every
+    row occurs in `known`; `start` are trees to add more to."""
     lightgbm = need_trees()
     settings = _settings(known, head, copies, n_jobs)
 
@@ -164,7 +164,7 @@ def fit_boosted(
     members = []
     firsts = [None] * MEMBERS if start is None else start._trees
     for member, first in enumerate(firsts):
-        if first is not None and member:  # they know the scores of what is added to
+        if first is not None and member:  # a dataset keeps the scores of the trees added to
             data, *judges = sets()
         with progress(f"trees {member + 1}", n_trees, show=show) as tell:
             trees = lightgbm.train(
@@ -181,7 +181,7 @@ def fit_boosted(
 
 
 def _settings(known: Examples, head: Head, copies: int, n_jobs: int | None) -> dict[str, Any]:
-    """What LightGBM is told, for examples of which every row is there `copies` times."""
+    """LightGBM's parameters, for examples in which every row occurs `copies` times."""
     n_rows = len(known.y) // copies
     settings = {
         **SETTINGS,
@@ -203,14 +203,14 @@ def _settings(known: Examples, head: Head, copies: int, n_jobs: int | None) -> d
 
 
 def _threads(n_jobs: int | None) -> int:
-    from .engines._numba import threads  # where trees are trained and scored Numba is there
+    from .engines._numba import threads  # Numba is there wherever trees are trained and scored
 
     return threads(n_jobs)
 
 
 def refitted(trees: Boosted, known: Examples, decay: float, n_jobs: int | None = None) -> Boosted:
-    """The same trees with the values of leaves learned anew: `decay` times as they were, and for
-    the rest as these rows have it."""
+    """The same trees with new leaf values: `decay` times the old ones, and the rest from these
+    rows."""
     quiet = {"num_threads": _threads(n_jobs), "verbosity": -1}
     members = [
         one.refit(*(known.features, known.y, decay), weight=known.w, dataset_params=quiet, **quiet)
@@ -237,8 +237,8 @@ def freshened(
     n_jobs: int | None = None,
     show: bool | None = False,
 ) -> tuple[Boosted, str, dict[str, float]]:
-    """The trees as they are, refitted to new rows or added to, whichever is best on the rows to
-    judge by; how it was done, and the metrics there."""
+    """The trees as they are, refitted to new rows or added to, whichever is best on the rows of
+    `judge`; which it was, and its metrics there."""
     more = fit_boosted(
         *(known, judge, head),
         seed=seed,
@@ -263,7 +263,7 @@ def _teller(tell: Progress) -> Any:
 
 
 def need_trees() -> Any:
-    """LightGBM; asked for early, what is missing is not found out after most of the work."""
+    """LightGBM; call it early, so that a missing package is found before most of the work."""
     try:
         import lightgbm
     except ImportError:

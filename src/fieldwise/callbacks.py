@@ -1,8 +1,8 @@
-"""What hears of a run while it goes: callbacks get every epoch's record, and loggers write it, the
-settings and the model to where MLflow or TensorBoard show them.
+"""Callbacks, which get every epoch's record of a run, and loggers, which write the records, the
+settings and the model to MLflow or TensorBoard.
 
-A callback is any function of a record; it stops the run by returning True, and what it raises ends
-it. A logger that fails is a warning: who only listens costs no run its work.
+A callback is any function of a record; it stops the run by returning True or by raising. A failing
+logger only causes a warning: logging must not cost a run its work.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["Callback", "Logger", "MLflowLogger", "TensorBoardLogger", "heard", "
 Callback = Callable[[dict[str, Any]], bool | None]
 
 MLFLOW_STORE = "mlflow.db"
-MOST_LETTERS = 500  # of a setting that MLflow takes, whatever its version
+MOST_LETTERS = 500  # of a setting; every version of MLflow accepts as many
 
 
 class Model(Protocol):
-    """What loggers write down of a model."""
+    """What loggers record of a model."""
 
     metrics: dict[str, float]
     settings: dict[str, Any]
@@ -41,31 +41,31 @@ class Model(Protocol):
 
 
 class Logger:
-    """A callback that also hears how the run ended. A copy of it is a logger for another run."""
+    """A callback that is also told how the run ended. A copy of it logs another run."""
 
     def __call__(self, record: dict[str, Any]) -> None:
-        """An epoch is over; `record` is what the model's history has of it."""
+        """Log an epoch; `record` is its entry in the model's history."""
         raise NotImplementedError
 
     def close(self, model: Model | None, folder: Path | None) -> None:
-        """The run is over, with a model, which may be in a folder already, or without one."""
+        """Log the end of the run: with its model, saved in `folder` or not yet, or without one."""
         raise NotImplementedError
 
 
 def tell(callbacks: Sequence[Callback], record: dict[str, Any]) -> bool:
-    """Tell all of them of an epoch; whether any of them stops the run."""
+    """Pass an epoch's record to all callbacks; returns whether any of them stops the run."""
     stops = False
     for callback in callbacks:
         with _harmless(callback) if isinstance(callback, Logger) else nullcontext():
-            # A copy: what is written into it is not the history's.
+            # A copy, so that writing into it does not change the history.
             stops = bool(callback(dict(record))) or stops
     return stops
 
 
 @contextmanager
 def heard(callbacks: Sequence[Callback]) -> Iterator[Callable[..., None]]:
-    """Gives a function that tells the loggers among the callbacks that the run is over: call it
-    with the model, and its folder if it is saved. After an error they hear of no model."""
+    """Yield a function that tells the loggers among the callbacks that the run is over: call it
+    with the model, and its folder if it is saved. After an error they get no model."""
 
     def close(model: Any = None, folder: Path | None = None) -> None:
         for callback in callbacks:
@@ -82,7 +82,7 @@ def heard(callbacks: Sequence[Callback]) -> Iterator[Callable[..., None]]:
 
 @contextmanager
 def _harmless(logger: Logger) -> Iterator[None]:
-    """Errors become warnings."""
+    """Turn errors into warnings."""
     try:
         yield
     except Exception as error:
@@ -93,14 +93,14 @@ def _harmless(logger: Logger) -> Iterator[None]:
 
 
 class MLflowLogger(Logger):
-    """Writes a run to MLflow: metrics of every epoch; in the end settings, metrics of the model
+    """Writes a run to MLflow: metrics of every epoch; at the end settings, metrics of the model
     that was kept (`final_...`), and its folder as the artifact `model`.
 
     Parameters
     ----------
-    store : a folder, for a database and files of its own; or any tracking URI. None is MLflow's own
-        choice (MLFLOW_TRACKING_URI), and where a run of MLflow is active, that run.
-    experiment : its name; made where there is none.
+    store : a folder, for a database and files of its own; or any tracking URI. None is the active
+        run of MLflow if there is one, else MLflow's own choice (MLFLOW_TRACKING_URI).
+    experiment : its name; created if missing.
     name : of the run; None lets MLflow choose.
     artifact : whether the model's folder is stored.
     """
@@ -124,7 +124,7 @@ class MLflowLogger(Logger):
 
     def __call__(self, record: dict[str, Any]) -> None:
         run = self._opened()
-        run.n_records += 1  # several steps are tried; MLflow has one row of epochs
+        run.n_records += 1  # several steps are tried, but MLflow has one sequence of epochs
         run.metrics(record, run.n_records)
 
     def close(self, model: Model | None, folder: Path | None) -> None:
@@ -155,7 +155,7 @@ class MLflowLogger(Logger):
 
 
 class _Run:
-    """A run of MLflow that is written to."""
+    """The MLflow run that is written to."""
 
     def __init__(self, store: str | Path | None, experiment: str, name: str | None) -> None:
         import mlflow
@@ -182,7 +182,7 @@ class _Run:
         self._client.log_batch(self._id, metrics=figures)
 
     def settings(self, found: Mapping[str, Any]) -> None:
-        """Log those it does not have yet: MLflow changes none, and a run may have several fits."""
+        """Log settings it lacks: MLflow does not change any, and a run may have several fits."""
         from mlflow.entities import Param
 
         known = self._client.get_run(self._id).data.params
@@ -199,7 +199,7 @@ class _Run:
 
 
 def _places(store: str | Path | None) -> tuple[str | None, str | None]:
-    """The tracking URI, and where files go if not where MLflow says."""
+    """The tracking URI, and where files go if MLflow does not choose."""
     if store is None or "://" in str(store) or str(store).startswith(("file:", "databricks")):
         return None if store is None else str(store), None
     folder = Path(store).absolute()
@@ -208,12 +208,12 @@ def _places(store: str | Path | None) -> tuple[str | None, str | None]:
 
 
 class TensorBoardLogger(Logger):
-    """Writes a run as event files: losses of every epoch, a curve for each step that is tried; in
+    """Writes a run as event files: losses of every epoch, a curve for each step that is tried; at
     the end settings as text and metrics of the model that was kept (`final/...`).
 
     Parameters
     ----------
-    folder : each run gets a folder in it, named by the time it begins and `name`.
+    folder : each run gets a folder in it, named after its start time and `name`.
     name : of the run; None is its time alone.
     """
 
@@ -277,7 +277,7 @@ class TensorBoardLogger(Logger):
 
 
 def _facts(model: Model) -> dict[str, Any]:
-    """Settings as they were decided, and how large the model is."""
+    """The settings as decided, and the size of the model."""
     layout = model.layout
     return {
         **model.settings,
@@ -290,11 +290,11 @@ def _facts(model: Model) -> dict[str, Any]:
 
 
 def _figures(found: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among them, of which a curve can be drawn."""
+    """The finite numbers among the values, which can be plotted."""
     numbers = {k: float(v) for k, v in found.items() if isinstance(v, (int, float))}
     return {k: v for k, v in numbers.items() if math.isfinite(v)}
 
 
 def _plain(name: str) -> str:
-    """A name that both MLflow and TensorBoard take."""
+    """The name with only characters that MLflow and TensorBoard both accept."""
     return re.sub(r"[^\w\-. /]", "_", name)

@@ -3,8 +3,8 @@
     rows -> find_crosses -> Evidence -> the field-wise model with evidence as fields       (glass)
                                      -> field-wise scores, cross-fitted, and trees on top  (boosted)
 
-Everything a row is trained with is cross-fitted: evidence over other folds, scores by models that
-did not see the row. The rows to judge by, and all others, get what all training rows say.
+Everything a row is trained with is cross-fitted: evidence from other folds, scores by models that
+did not see the row. Validation rows, and all others, get both from all training rows.
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ __all__ = [
 ]
 
 PRESETS = ("fast", "glass", "best")
-FLOOR = 30  # of a model that reads evidence: what there is to know of rarer ones it has there
-FEW, COPIES = 50_000, 3  # fewer rows are taken three times, each time with other folds
+FLOOR = 30  # least min_count of a model that reads evidence, which covers rarer categories
+FEW, COPIES = 50_000, 3  # fewer rows are used three times, each time with different folds
 SCORE_FOLDS = 5
-# Evidence says much at once, so steps are small and shrinkage strong, by the validation rows of
-# seven tables. Of many rows an epoch tells which step is best, and it may be a larger one.
+# Evidence is informative from the start, so steps are small and shrinkage strong; found on the
+# validation rows of seven tables. With many rows one epoch shows which step is best, and it may be
+# a larger one.
 GLASS_SHRINKAGE = 30.0
 GLASS_RATES, MANY_RATES = (0.003, 0.01, 0.03), (0.01, 0.03, 0.1)
 
@@ -76,7 +77,7 @@ class Crossing:
             raise SettingError(f"min_count={self.floor!r} must be a whole number of at least 1")
 
     def chosen(self, schema: Schema, known: Observed, running: Running, seed: int) -> list[Any]:
-        """What to learn evidence of, a tuple of slots each: single fields first, then crosses."""
+        """What to learn evidence of, each a tuple of slots: single fields first, then crosses."""
         singles = crossable(schema)
         if self.crosses == "none":
             crosses: list[tuple[int, ...]] = []
@@ -93,7 +94,7 @@ class Crossing:
 def decide(
     preset: str, crosses: Crosses | None, combine: str | None, *, floor: int = 2, **apart: bool
 ) -> tuple[Crossing | None, str]:
-    """What these ask for together: a crossing, or None, and how the fields' scores combine.
+    """The crossing that these ask for together, or None, and how the fields' scores combine.
 
     `apart` are settings, by name, that do not go with crosses.
     """
@@ -122,7 +123,7 @@ def layout_for(
     ranks: Mapping[str, int] | None = None,
     component: str = "linear",
 ) -> Layout:
-    """The layout of a vocabulary's fields, those made of evidence among them."""
+    """The layout of a vocabulary's fields, including those made of evidence."""
     schema = words.schema
     # Evidence has no models of its own: every category's model weighs it.
     overrides = {i: 0 for i, f in enumerate(schema.fields) if f.is_linear or f.cross}
@@ -140,7 +141,7 @@ def layout_for(
 
 
 def crossable(schema: Schema) -> dict[str, int]:
-    """The fields that can be crossed, and their slots: those of one category a row."""
+    """Slots of the fields that can be crossed, by name: those with one category in every row."""
     places = zip(schema.fields, slot_positions(schema.slots), strict=True)
     return {f.name: place.start for f, place in places if not f.is_linear and not f.is_list}
 
@@ -159,7 +160,7 @@ def _slots(cross: Sequence[str], schema: Schema, singles: dict[str, int]) -> tup
 
 @dataclass
 class Parts:
-    """Coded rows to train on and to judge by."""
+    """Coded rows to train on (`known`) and to validate on (`judge`)."""
 
     known: dict[str, np.ndarray]
     judge: dict[str, np.ndarray] | None
@@ -174,7 +175,7 @@ class Parts:
 
 
 def _valued(part: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """With an array of values, without columns where no field carries any: stores leave it out."""
+    """Add an array of values, without columns, where it is left out: no field carries any."""
     return {"values": np.zeros((len(part["codes"]), 0), np.float32), **part}
 
 
@@ -234,7 +235,7 @@ def fit_crossed(
 
 
 def n_copies(n_rows: int) -> int:
-    """How often so many rows are trained on, each time with evidence of other folds."""
+    """How often each of so many rows is used, each time with evidence from different folds."""
     return COPIES if n_rows < FEW else 1
 
 
@@ -250,7 +251,7 @@ def _vocabulary(
 
 
 def _kept_apart(running: Running, name: str) -> Running:
-    """The same, with a folder of its own for checkpoints."""
+    """The same, with its own folder for checkpoints."""
     return replace(running, checkpoint=running.checkpoint and running.checkpoint / name)
 
 
@@ -264,9 +265,9 @@ def learn_evidence(
     seed: int,
     copies: int,
 ) -> tuple[Evidence, list[Fitted]]:
-    """The evidence of fields and crosses, and what it says of these rows, cross-fitted so many
-    times with other folds."""
-    scale_of(Rows(**known), None, Objective((head,)))  # which refuses what training would
+    """The evidence of fields and crosses, and its values for these rows, cross-fitted `copies`
+    times with different folds."""
+    scale_of(Rows(**known), None, Objective((head,)))  # raises where training would
     rows = Observed.of(known["codes"], evidence_targets(head, known["target"]), known.get("weight"))
     crosses = crossing.chosen(schema, rows, running, seed)
     folds = [draw_folds(len(rows.y), seed + 1000 * k) for k in range(copies)]
@@ -286,7 +287,7 @@ def _stacked(words: CrossedVocabulary, part: dict[str, Any], fitted: Sequence[Fi
 
 
 def _plain(words: CrossedVocabulary, rows: Rows, n: int) -> Rows:
-    """The first n rows without what comes after the values of fields."""
+    """The first n rows, without the columns after the fields' values."""
     found = rows.read(0, n)
     return Rows(**{**found, "values": found["values"][:, : len(words.schema.valued)]})
 
@@ -294,7 +295,7 @@ def _plain(words: CrossedVocabulary, rows: Rows, n: int) -> Rows:
 def _with_trees(
     model: FieldwiseModel, known: Rows, judge: Rows | None, scores: np.ndarray, running: Running
 ) -> FieldwiseModel:
-    """The model with trees over its scores; `scores` are those of the rows known, cross-fitted."""
+    """The model with trees over its scores; `scores` are cross-fitted, of the rows `known`."""
     head, n_values = model.objective.heads[0], len(model.schema.valued)
     to_judge = None
     if judge is not None:
@@ -316,8 +317,8 @@ def _with_trees(
 
 
 def tree_examples(rows: Mapping[str, np.ndarray], z: np.ndarray, n_values: int) -> Examples:
-    """What trees learn from: scores z (n,) or (n, K), and beside them what the rows have after the
-    values of their fields, of which there are `n_values`."""
+    """What trees learn from: scores z, (n,) or (n, K), and beside them the columns of the rows
+    after the first `n_values`, which are the fields' values."""
     scores = z.reshape(len(z), -1).astype(np.float32)
     features = np.concatenate([scores, rows["values"][:, n_values:]], axis=1)
     weight = rows["weight"][:, 0] if "weight" in rows else None
@@ -325,7 +326,7 @@ def tree_examples(rows: Mapping[str, np.ndarray], z: np.ndarray, n_values: int) 
 
 
 def as_trained(fit: Fit) -> TrainSettings:
-    """The settings of a fit, with as many epochs as were best; no rows to judge by are needed."""
+    """The settings of a fit, with the best number of epochs, so that no validation is needed."""
     epochs = fit.best_epoch + 1 if fit.best_epoch >= 0 else fit.settings.epochs
     return replace(fit.settings, epochs=epochs)
 
@@ -333,7 +334,7 @@ def as_trained(fit: Fit) -> TrainSettings:
 def cross_fitted_scores(
     words: CrossedVocabulary, problem: Problem, fit: Fit, running: Running
 ) -> np.ndarray:
-    """(n, K) the scores of rows by models of the same settings that did not see them"""
+    """(n, K) scores of the rows by models with the same settings that did not see them"""
     n = problem.rows.n_rows
     fold = draw_folds(n, fit.settings.seed + 1, SCORE_FOLDS)
     settings = as_trained(fit)
@@ -361,7 +362,7 @@ def _only_head(objective: Objective) -> Head:
 
 
 def evidence_targets(head: Head, target: np.ndarray) -> np.ndarray:
-    """(n, T) the numbers evidence is the mean of: a number, or whether it is each class"""
+    """(n, T) the values whose means are the evidence: the number, or an indicator of each class"""
     if head.loss != "softmax":
         return target[:, :1].astype(np.float64)
     return (target[:, :1] == np.arange(head.size)).astype(np.float64)

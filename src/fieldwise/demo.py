@@ -1,4 +1,4 @@
-"""`fieldwise demo`: late flights, by field-wise learning and by what people would try first."""
+"""`fieldwise demo`: late flights, by field-wise learning and by the methods tried most often."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Scores = Callable[[], np.ndarray]
 
 
 def run_demo() -> None:
-    """One random split: 80 % train, 10 % validation, 10 % test, read once by each method."""
+    """Compare methods on one random split: 80 % train, 10 % validation, 10 % test, scored once."""
     console = Console(highlight=False)
     flights = load_flights()
     order = np.random.default_rng(0).permutation(flights.height)
@@ -32,7 +32,7 @@ def run_demo() -> None:
     X = [part.drop("late") for part in (train, valid, test)]
     y = [part["late"].to_numpy() for part in (train, valid, test)]
     console.print(
-        f"{train.height:,} flights to learn from, {test.height:,} to be judged by: "
+        f"{train.height:,} flights to train on, {test.height:,} to test on: "
         "which arrive 15 or more minutes late?"
     )
     model = FieldwiseClassifier()
@@ -73,7 +73,7 @@ def run_demo() -> None:
 
 
 def _logistic(X: list[pl.DataFrame], y: list[np.ndarray]) -> np.ndarray:
-    """L2 strength chosen on the validation part."""
+    """Scores of the test part; the L2 strength is chosen on the validation part."""
     from scipy.sparse import csr_array
     from sklearn.linear_model import LogisticRegression
 

@@ -74,7 +74,7 @@ class MissingExtra(FieldwiseError, ImportError):
 
 
 def unknown_column(name: str, columns: Iterable[str], *, what: str = "column") -> SchemaError:
-    """The error for a column that is not there, with the nearest one that is."""
+    """The error for a missing column; suggests the nearest existing one."""
     columns = list(columns)
     shown = ", ".join(columns[:8]) + (", ..." if len(columns) > 8 else "")
     return SchemaError(
@@ -90,8 +90,8 @@ def not_one_of(
     known: Mapping[str, str] | None = None,
     error: type[FieldwiseError] = SettingError,
 ) -> FieldwiseError:
-    """The error for a setting that has a few values, with the nearest one. `known` are other names
-    of them."""
+    """The error for a setting that must be one of `choices`; suggests the nearest. `known` maps
+    other names to choices."""
     choices = list(choices)
     hint = _hint(str(value), choices, known)
     return error(f"{what} is not one of {', '.join(choices[:20])}" + (f".{hint}" if hint else ""))

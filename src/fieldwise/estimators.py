@@ -48,54 +48,54 @@ Parameters
 preset : "fast", the field-wise model alone; "glass", with the evidence of crosses, every prediction
     still a sum that explanations take apart; or "best", with boosted trees on top (needs LightGBM).
     It decides `crosses`, `combine`, `rank` and `learning_rate` where they are not given.
-crosses : "auto" finds combinations of fields worth knowing, "none" has none, or a list such as
+crosses : "auto" finds useful combinations of fields, "none" has none, or a list such as
     [("user", "item")]; see docs/accuracy.md.
 rank : rank of every field's models (at most its number of categories); None is 32, and 16 or 8
     where the table would be large.
 rank_base : instead of `rank`: ranks grow as the logarithm, to this base, of a field's size.
-learning_rate : Adagrad's step; None tries some and keeps the one that is best on held-out rows.
-shrinkage : how strongly weights are pulled to 0, more strongly for rarer categories. None is 1,
-    under 50,000 rows 10 is tried as well; it is 0 where `weight_decay` is set.
+learning_rate : Adagrad's step; None tries several and keeps the best on held-out rows.
+shrinkage : how strongly weights are pulled to 0, more strongly for rarer categories. None is 1
+    (under 50,000 rows 10 is tried as well), or 0 where `weight_decay` is set.
 weight_decay : the paper's decay, the same for every row in a batch; None is 0.
-penalty : how strongly the models of a field are drawn to their mean, and the mean to 0.
+penalty : how strongly the models of a field are pulled to their mean, and the mean to 0.
 max_variance : a hard upper bound on every field's variance, the squared distance of its models
-    from their mean; None is none.
-max_mean : a hard upper bound on the squared norm of that mean; None is none.
-batch_size : rows per step; None is 2,048, and fewer for small tables.
-reg_every : steps between two applications of the penalty; None is 1,000, or an epoch where that
-    is less.
-averages : snapshots of an epoch's second half that are averaged; 1 keeps its last, as in the paper.
-epochs : the most epochs to train.
+    from their mean; None is no bound.
+max_mean : a hard upper bound on the squared norm of that mean; None is no bound.
+batch_size : rows per step; None is 2,048, or fewer for small tables.
+reg_every : steps between two applications of the penalty; None is 1,000, or an epoch if shorter.
+averages : how many snapshots from an epoch's second half to average; 1 keeps the last, as in the
+    paper.
+epochs : the maximum number of epochs.
 patience : training stops after this many epochs without gain on the held-out rows.
 validation_fraction : share of the rows to hold out where `fit` gets no `eval_set`.
-loss : for a regressor "squared" (as None), "absolute", "huber" or "poisson"; leave it out for a
-    classifier.
+loss : for a regressor "squared" (the default), "absolute", "huber" or "poisson"; leave it out for
+    a classifier.
 delta : with `loss="huber"`, the error beyond which the loss is linear, in units of y.
 combine : how the fields' scores become a prediction: "sum", "weighted" (by learned weights, none
-    below 0), "vote" (every field is trained by itself; see `predict`), "weighted_vote" (of
-    classes; the votes count by weights, found on held-out rows where there are any) or "boosted"
-    (by trees, which read evidence and numbers too). None is "sum", or what the preset says.
+    below 0), "vote" (every field is trained by itself; see `predict`), "weighted_vote" (for
+    classes; votes are weighted, on held-out rows if there are any) or "boosted" (by trees, which
+    read evidence and numbers too). None is "sum", or the preset's choice.
 component : what a category's model is: "linear" over the other fields, or "fm", a small
-    factorisation machine, which sees pairs of them too; slow, see docs/tasks.md.
-n_members : number of models, with other starting values, to train at once and average.
+    factorisation machine, which also sees pairs of them; slow, see docs/tasks.md.
+n_members : how many models, with different starting values, to train at once and average.
 bagging : each member is trained on rows drawn with replacement.
 aggregate : train on each distinct row once, with its weight and mean target.
-sampling_rate : the share of rows of the first class that was kept, where negatives were thinned
-    out; chances are corrected for it.
-kinds : what a column is, where the guess is wrong: a dict of column to "category", "numeric",
+sampling_rate : the share of rows of the first class that was kept, if negatives were downsampled;
+    probabilities are corrected for it.
+kinds : the kinds of columns guessed wrong: a dict of column to "category", "numeric",
     "time", "quantile", "log2", "linear" or "list:|".
 drop : columns to leave out.
 min_count : categories seen less often share the rare row of their field.
-unseen : what a value never seen in training scores as: "mean" of its field, "rare", or "error".
-n_bins : bins of a number, at most.
+unseen : how a value never seen in training is scored: "mean" of its field, "rare", or "error".
+n_bins : the maximum number of bins of a number.
 fields : settings of single fields, such as {"age": {"edges": (18, 65)}}; see `Field`.
-warm_start : go on from the last `fit`; new categories are added.
+warm_start : continue from the last `fit`; new categories are added.
 random_state : a whole number; None is 0. The same seed gives the same bits.
 device : "cpu", "cuda", or "auto": a GPU where there is one and the table is large.
-half : keep the table of parameters in bfloat16, on a GPU: 16 bytes a parameter in training
+half : keep the table of parameters in bfloat16, on a GPU: 16 bytes per parameter in training
     instead of 20; see docs/gpu.md.
 n_jobs : threads; None is all cores. The result does not depend on it.
-callbacks : functions that get every epoch's record, a dict; one that returns True ends training.
+callbacks : functions called with every epoch's record, a dict; returning True ends training.
     `fieldwise.callbacks` has some that write to MLflow and TensorBoard.
 verbose : 1 shows a progress bar and a line per epoch.
 
@@ -211,7 +211,7 @@ class _FieldwiseEstimator(TableEstimator):
             coded = self._learned_on(X)
         else:
             given = self._encoder_settings()
-            if crossing is not None:  # which are made of all there is; rare rows come later
+            if crossing is not None:  # made of all categories; rare ones are merged later
                 given |= {"min_count": 1, "resolutions": True}
             self._encoder = FieldEncoder(**given)
             coded = self._encoder.fit_codes(X)
@@ -254,7 +254,7 @@ class _FieldwiseEstimator(TableEstimator):
         return self._encoder.codes(X)
 
     def _crossing(self) -> Crossing | None:
-        """What the preset, `crosses` and `combine` ask for together; None: no crosses."""
+        """The crosses that `preset`, `crosses` and `combine` ask for together; None for none."""
         return self._decided()[0]
 
     def _objective(self) -> Objective:
@@ -274,7 +274,7 @@ class _FieldwiseEstimator(TableEstimator):
         return TrainSettings(**shared, seed=int(self.random_state or 0))
 
     def _words(self) -> Vocabulary:
-        """What the encoder knows of X, with the columns of y as targets."""
+        """The encoder's vocabulary of X, with the columns of y as targets."""
         words = self._encoder.vocabulary_
         return Vocabulary(replace(words.schema, targets=self._named_targets()), words.fields)
 
@@ -342,14 +342,14 @@ class _FieldwiseEstimator(TableEstimator):
         )
 
     def _target_names(self, n: int) -> list[str]:
-        """Names for columns of y that are no columns of X."""
+        """Names for the columns of y, none of which is a column of X."""
         y = "y"
         while any(column.startswith(y) for column in self._encoder.schema_.columns):
             y = f"_{y}"
         return [y] if n == 1 else [f"{y}_{k + 1}" for k in range(n)]
 
     def _scores(self, X: Any) -> np.ndarray:
-        """(n, K)"""
+        """Scores of X, (n, K)"""
         check_is_fitted(self)
         codes, values = self._encoder.codes(X)
         z = self.model_.score_codes(codes, values, self.n_jobs).astype(np.float64)
@@ -381,15 +381,15 @@ class _FieldwiseEstimator(TableEstimator):
         return self.model_.compare_categories(field, first, second, n=n, output=output)
 
     def field_scores(self, X: Any) -> np.ndarray:
-        """f_i(x), the score of every field's model: (n, m) of one output, else (n, outputs, m)."""
+        """f_i(x), the score of every field's model: (n, m) for one output, else (n, outputs, m)."""
         check_is_fitted(self)
         return self.model_.field_scores_of(*self._encoder.codes(X), self.n_jobs)
 
 
 class FieldwiseClassifier(ClassEstimator, _FieldwiseEstimator):
-    __doc__ = f"""Field-wise learning of classes: a model over the other fields for every category.
+    __doc__ = f"""Field-wise learning of classes: every category has a model over the other fields.
 
-y holds two classes or more, of any kind; or is a matrix of 0 and 1, a column a label.
+y holds two or more classes of any kind, or is a matrix of 0 and 1 with a column for each label.
 {PARAMETERS}
 classes_ : the classes, sorted.
 """
@@ -410,7 +410,7 @@ classes_ : the classes, sorted.
         X : anything that holds a table: a frame, an array, a dict of columns, a path.
         y : the class of every row; or a matrix of 0 and 1 with a column for each label.
         sample_weight : (n,), how much each row counts.
-        eval_set : (X, y) of rows to stop by, instead of a random part of X.
+        eval_set : (X, y), rows for early stopping instead of a random part of X.
         n_trials : (n,), trials (impressions) of each row; y then counts successes (clicks).
         """
         with self._whole():
@@ -420,9 +420,9 @@ classes_ : the classes, sorted.
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, *, sample_weight: Any = None
     ) -> FieldwiseClassifier:
-        """One epoch over more rows. Categories never seen before get rows of their own.
+        """Train one epoch on more rows. New categories get rows of their own.
 
-        `classes` names all classes on the first call, where y may lack some.
+        `classes` lists all classes on the first call, if y may lack some.
         """
         with self._whole():
             if not hasattr(self, "model_"):
@@ -439,14 +439,14 @@ classes_ : the classes, sorted.
         return super()._heads()
 
     def _named_targets(self) -> tuple[Target, ...]:
-        # As tables have them: the classes of a column of true and false are in small letters.
+        # As in tables, where the classes of a boolean column are lower case.
         texts = [str(c).lower() if isinstance(c, bool) else str(c) for c in self.classes_.tolist()]
         classes = tuple(texts)
         names = self._target_names(self._n_labels)
         return tuple(Target(column=name, dtype="string", classes=classes) for name in names)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The likeliest class; of a vote the one most fields choose, and of equals the likelier."""
+        """The likeliest class; for a vote the one most fields choose, of ties the likelier."""
         check_is_fitted(self)
         chosen = self.model_.choices(*self._encoder.codes(X), self.n_jobs)
         if self._n_labels > 1:
@@ -476,16 +476,16 @@ class FieldwiseRegressor(RegressorMixin, _FieldwiseEstimator):  # type: ignore[m
         Parameters
         ----------
         X : anything that holds a table: a frame, an array, a dict of columns, a path.
-        y : the number to learn of every row; or a matrix with a column for each target.
+        y : the number to learn for every row, or a matrix with a column for each target.
         sample_weight : (n,), how much each row counts.
-        eval_set : (X, y) of rows to stop by, instead of a random part of X.
+        eval_set : (X, y), rows for early stopping instead of a random part of X.
         """
         with self._whole():
             self._fit(X, y, sample_weight, eval_set)
         return self
 
     def partial_fit(self, X: Any, y: Any, *, sample_weight: Any = None) -> FieldwiseRegressor:
-        """One epoch over more rows. Categories never seen before get rows of their own."""
+        """Train one epoch on more rows. New categories get rows of their own."""
         with self._whole():
             self._partial_fit(X, y, sample_weight, reset=not hasattr(self, "model_"))
         return self
@@ -502,7 +502,7 @@ class FieldwiseRegressor(RegressorMixin, _FieldwiseEstimator):  # type: ignore[m
         if reset:
             self._n_targets = y.shape[1]
         if y.shape[1] != self._n_targets:
-            raise DataError(f"y has {y.shape[1]} columns, and had {self._n_targets} before")
+            raise DataError(f"y has {y.shape[1]} columns, but had {self._n_targets} before")
         for k, head in enumerate(self._heads()):
             check_target(head.loss, y[:, k])
         return y
@@ -518,7 +518,7 @@ class FieldwiseRegressor(RegressorMixin, _FieldwiseEstimator):  # type: ignore[m
         return tuple(Target(column=name, kind="numeric", dtype="float") for name in names)
 
     def predict(self, X: Any) -> np.ndarray:
-        """(n,), or (n, targets)"""
+        """Predicted numbers, (n,) or (n, targets)"""
         z = self._scores(X)
         found = LOSSES[self._heads()[0].loss].prediction(z)
         return found[:, 0] if found.shape[1] == 1 else found

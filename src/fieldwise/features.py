@@ -2,8 +2,8 @@
 
     X, y -> Evidence and a field-wise model -> score | evidence of fields and crosses | seen
 
-Columns for the rows that were learned from are cross-fitted: a row's own label is in none of its
-columns. Columns for other rows are made of all rows that were learned from.
+Columns for the training rows are cross-fitted: a row's own label is in none of its columns.
+Columns for other rows are made from all training rows.
 """
 
 from __future__ import annotations
@@ -41,38 +41,38 @@ SHARED = ("rank", "learning_rate", "epochs", "random_state", "device", "n_jobs",
 class FieldwiseFeatures(TransformerMixin, TableEstimator):  # type: ignore[misc]
     """Field-wise scores and the evidence of fields and crosses, as float32 columns.
 
-    `fit(X, y).transform(X)` does not equal `fit_transform(X, y)`. What `fit_transform` gives is
-    cross-fitted: a row's evidence is made of the rows of other folds, and its score is that of a
-    model which did not see it, so that what learns from these columns is not told the labels it is
-    to learn. Use it, or a pipeline, which does, for the rows to train on, and `transform` for all
-    others. Which crosses "auto" finds, and the step and epochs of the field-wise model, are chosen
-    once, with the labels of all rows.
+    `fit(X, y).transform(X)` does not equal `fit_transform(X, y)`. `fit_transform` is cross-fitted:
+    a row's evidence comes from the rows of other folds, and its score from a model which did not
+    see it, so that a model trained on these columns does not see the labels it is to learn. Use it,
+    or a pipeline, which does, for the training rows, and `transform` for all others. Which crosses
+    "auto" finds, and the step and epochs of the field-wise model, are chosen once, with the labels
+    of all rows.
 
     Parameters
     ----------
-    crosses : "auto" finds combinations of fields worth knowing, "none" (or None) leaves it at
-        fields by themselves, or a list such as [("user", "item")].
-    scores : whether the score of a field-wise model is a column (one a class where there are more
+    crosses : "auto" finds useful combinations of fields, "none" (or None) uses single fields only,
+        or a list such as [("user", "item")].
+    scores : whether the score of a field-wise model is a column (one per class where there are more
         than two). It takes most of the time.
-    counts : whether log(1 + the weight of rows that evidence stands on) is a column too.
-    task : "classes" or "numbers"; None guesses as scikit-learn's `type_of_target` does, to which
-        whole numbers are classes.
+    counts : whether log(1 + the weight of the rows behind the evidence) is a column too.
+    task : "classes" or "numbers"; None guesses as scikit-learn's `type_of_target` does, which takes
+        whole numbers for classes.
     rank, learning_rate, epochs : of the field-wise model; see `FieldwiseClassifier`.
     kinds, drop, unseen, n_bins, fields : see `FieldEncoder`.
-    min_count : categories seen less often share the rare row in the field-wise model. Evidence is
-        of categories as they are.
+    min_count : categories seen less often share the rare row in the field-wise model. Evidence
+        keeps them apart.
     random_state : a whole number; None is 0. The same seed gives the same bits.
     device : "cpu", "cuda", or "auto": a GPU where there is one and the table is large.
     n_jobs : threads; None is all cores. The result does not depend on it.
-    verbose : 1 shows a bar and a line an epoch.
+    verbose : 1 shows a progress bar and a line per epoch.
 
     Attributes
     ----------
-    crosses_ : what there is evidence of, the names of its fields each; fields by themselves first.
-        Numbers in bins are fields of finer bins ("price.fine") and of values ("visits.value") too.
+    crosses_ : the fields and crosses with evidence, each a tuple of field names; single fields
+        first. Binned numbers also have finer bins ("price.fine") and values ("visits.value").
     evidence_ : Evidence, by the codes of fields.
     task_ : "classes" or "numbers".
-    classes_ : the classes, sorted, where y is of classes.
+    classes_ : the classes, sorted, if y holds classes.
     n_features_in_, feature_names_in_
 
     Examples
@@ -140,20 +140,20 @@ class FieldwiseFeatures(TransformerMixin, TableEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> FieldwiseFeatures:
-        """Learn from X, anything that holds a table, and y, for the columns of other rows."""
+        """Learn from y and X, anything that holds a table, to `transform` other rows."""
         with self._whole():
             self._learn(X, y, sample_weight, cross_fitted=False)
         return self
 
     def fit_transform(self, X: Any, y: Any, sample_weight: Any = None) -> np.ndarray:
-        """Learn, and give the columns of these very rows, cross-fitted; see above."""
+        """Learn, and return the cross-fitted columns of these same rows; see above."""
         with self._whole():
             scores, fitted = self._learn(X, y, sample_weight, cross_fitted=True)
         assert fitted is not None
         return self._columns(scores, fitted)
 
     def transform(self, X: Any) -> np.ndarray:
-        """(n, columns), by all rows that were learned from; for rows that are not among them"""
+        """Columns for rows other than the training rows, made from all of those, (n, columns)"""
         check_is_fitted(self)
         codes, values = self._encoder.codes(X)
         found = self.evidence_.of(codes)
@@ -163,8 +163,8 @@ class FieldwiseFeatures(TransformerMixin, TableEstimator):  # type: ignore[misc]
         return self._columns(z, found)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """The names of the columns: "score", "evidence user x item", "seen user x item"; with the
-        class at the end where there are more than two."""
+        """The names of the columns: "score", "evidence user x item", "seen user x item"; scores and
+        evidence end with the class where there are more than two."""
         check_is_fitted(self)
         _check_feature_names_in(self, input_features)
         size = self._heads()[0].size
@@ -173,7 +173,7 @@ class FieldwiseFeatures(TransformerMixin, TableEstimator):  # type: ignore[misc]
         names = [f"score{end}" for end in ends] if self._model else []
         names += [f"evidence {cross}{end}" for cross in crosses for end in ends]
         names += [f"seen {cross}" for cross in crosses] if self.counts else []
-        taken: set[str] = set()  # a field may be named as a cross is
+        taken: set[str] = set()  # a field may have the name of a cross
         return np.asarray([unlike(name, taken) for name in names], dtype=object)
 
     def _columns(self, scores: np.ndarray | None, found: Fitted) -> np.ndarray:
@@ -187,12 +187,12 @@ class FieldwiseFeatures(TransformerMixin, TableEstimator):  # type: ignore[misc]
     def _learn(
         self, X: Any, y: Any, sample_weight: Any, *, cross_fitted: bool
     ) -> tuple[np.ndarray | None, Fitted | None]:
-        """Learns from all rows; where `cross_fitted`, the scores and evidence of these."""
+        """Learn from all rows; if `cross_fitted`, return their scores and evidence."""
         target, weight = self._checked(X, y, sample_weight, None, reset=True)
         n, head = len(target), self._heads()[0]
         if n < FOLDS:
             raise DataError(f"n_samples={n} is fewer than the {FOLDS} folds of evidence")
-        # Crosses are made of all there is; rare rows come later.
+        # Crosses are made of all categories; rare ones are merged later.
         given = self._encoder_settings() | {"min_count": 1, "resolutions": True}
         self._encoder = FieldEncoder(**given)
         codes, values = self._matched(self._encoder.fit_codes(X), target)
@@ -208,7 +208,7 @@ class FieldwiseFeatures(TransformerMixin, TableEstimator):  # type: ignore[misc]
         )
         self.crosses_ = parents_of(words.schema, self.evidence_.crosses)
         if not self.crosses_ and not self.scores:
-            raise DataError("every field is linear or a list, which have no evidence; scores=True")
+            raise DataError("every field is linear or a list, and has no evidence; set scores=True")
         self._words = CrossedVocabulary(words, self.evidence_, floor=self.min_count)
         self._model, z = None, None
         if self.scores:
@@ -219,7 +219,7 @@ class FieldwiseFeatures(TransformerMixin, TableEstimator):  # type: ignore[misc]
     def _fit_scores(
         self, known: dict[str, np.ndarray], head: Head, parts: dict[str, Any], *, cross_fitted: bool
     ) -> np.ndarray | None:
-        """A field-wise model of all rows; where `cross_fitted`, (n, K) scores of these."""
+        """Train a field-wise model on all rows; if `cross_fitted`, return their scores (n, K)."""
         words, running, settings = self._words, self._learner._running(), self._learner._settings()
         nothing = self.evidence_.of(known["codes"][:0])  # the model itself reads no evidence
         codes, values = words.extended(known["codes"], known["values"], nothing)
@@ -231,7 +231,7 @@ class FieldwiseFeatures(TransformerMixin, TableEstimator):  # type: ignore[misc]
             valued=words.schema.valued,
             objective=objective,
         )
-        if parts:  # judged by held-out rows first, then trained on all
+        if parts:  # settings are found with held-out rows first, then all rows are trained on
             judged = train(replace(whole, **parts), settings, running)
             settings = as_trained(judged)
             running = replace(running, callbacks=(), show=False)

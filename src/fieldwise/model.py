@@ -42,7 +42,7 @@ __all__ = ["FieldwiseModel"]
 
 
 class _Rows:
-    """A model's table as float32. One that is packed is decoded when it is asked for."""
+    """A model's table as float32. A packed table is decoded on first access."""
 
     def __get__(self, model: FieldwiseModel, owner: type) -> np.ndarray:
         return model.decoded if isinstance(model.stored, Packed) else model.stored
@@ -56,18 +56,18 @@ class _Rows:
 class FieldwiseModel:
     """A trained model. It comes from an estimator's `model_`, from `train_table`, or from `load`.
 
-    `rows` is the whole table, the means of fields at its end; `table` leaves those out. `stored`
-    is what is scored with: `rows`, or where the model is compressed a packed table.
+    `rows` is the whole table, with the means of fields at its end; `table` leaves those out.
+    `stored` is what scoring reads: `rows`, or a packed table if the model is compressed.
 
     Attributes
     ----------
-    schema : what the columns of the table it reads are, and its target.
-    metrics : how good it was on the rows held out of training, such as "logloss" and "auc"; empty
-        where none were held out.
-    settings : those it was trained with, with everything decided that adapts.
+    schema : the columns it reads, with their kinds, and its targets.
+    metrics : metrics on the rows held out of training, such as "logloss" and "auc"; empty if none
+        were held out.
+    settings : the training settings, with all adaptive ones decided.
     history : the record of every epoch, a dict.
     lineage : the record of every update, a dict.
-    layout : which row and column of its table belongs to which field.
+    layout : which rows and columns of its table belong to which field.
     """
 
     vocabulary: Vocabulary | StoredWords
@@ -79,9 +79,9 @@ class FieldwiseModel:
     metrics: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     moments: np.ndarray | None = None  # (d, 2), where fields carry values
-    boosted: Boosted | None = None  # what makes the prediction of the scores, where it is no sum
-    lineage: list[dict[str, Any]] = field(default_factory=list)  # an entry an update
-    _told: set[str] = field(default_factory=set, repr=False)  # fields that were warned of
+    boosted: Boosted | None = None  # trees that combine the scores, where they are not added up
+    lineage: list[dict[str, Any]] = field(default_factory=list)  # an entry for each update
+    _told: set[str] = field(default_factory=set, repr=False)  # fields already warned about
 
     @classmethod
     def of(
@@ -92,7 +92,7 @@ class FieldwiseModel:
         settings: Mapping[str, Any],
         room: Callable[..., np.ndarray] = np.empty,
     ) -> FieldwiseModel:
-        """`room` makes the array, of a shape and dtype, that the model's rows are then in."""
+        """The model of a fit. `room` allocates the array for its rows, given a shape and dtype."""
         table, layout, objective, offsets = folded(
             fit.table, problem.layout, fit.objective, fit.scale, fit.field_weights
         )
@@ -147,16 +147,16 @@ class FieldwiseModel:
     def importance(self) -> dict[str, float]:
         """The paper's importance of every field, highest first."""
         found = maths.importance(self.table, self.layout)
-        found[[f.is_linear for f in self.schema.fields]] = 0.0  # one model, which differs from none
+        found[[f.is_linear for f in self.schema.fields]] = 0.0  # one model has no differences
         pairs = zip(self.schema.names, found.tolist(), strict=True)
         return dict(sorted(pairs, key=lambda pair: -pair[1]))
 
     def score_codes(
         self, codes: np.ndarray, values: np.ndarray | None, n_jobs: int | None = None
     ) -> np.ndarray:
-        """z of coded rows, (n,) of one output, else (n, K); codes (n, S), values (n, valued slots).
+        """z of coded rows, (n,) for one output or (n, K); codes (n, S), values (n, valued slots).
 
-        Of a vote it is the score that stands for the mean of the fields' predictions.
+        For a vote it is the score whose prediction is the mean of the fields' predictions.
         """
         by_field = self.objective.is_vote
         found = self._score(codes, values, n_jobs, by_field=by_field)
@@ -168,7 +168,7 @@ class FieldwiseModel:
         return found[:, 0] if found.shape[1] == 1 else found
 
     def _features(self, scores: np.ndarray, values: np.ndarray | None) -> np.ndarray:
-        """What boosted trees read, (n, F): the field-wise scores and what follows the values."""
+        """The trees' inputs, (n, F): field-wise scores and the columns after the fields' values."""
         assert values is not None
         extras = values[:, len(self.schema.valued) :]
         return np.concatenate([scores.astype(np.float32), extras], axis=1)
@@ -176,8 +176,8 @@ class FieldwiseModel:
     def choices(
         self, codes: np.ndarray, values: np.ndarray | None, n_jobs: int | None = None
     ) -> list[np.ndarray]:
-        """Of every target what coded rows most likely are, (n,): the number of a class (of a vote
-        the one that most fields choose), or a number."""
+        """Predicted values of coded rows for each target, (n,): the index of the likeliest class
+        (for a vote, of the one most fields choose), or a number."""
         if self.objective.is_vote and all(h.is_class for h in self.objective.heads):
             f = self._score(codes, values, n_jobs, by_field=True) + self.offsets[:, None]
             return [votes.argmax(axis=1) for votes in self.objective.votes(f)]
@@ -193,7 +193,7 @@ class FieldwiseModel:
     def scores_by_target(
         self, codes: np.ndarray, values: np.ndarray | None, n_jobs: int | None = None
     ) -> list[np.ndarray]:
-        """Scores of coded rows, (n,) or (n, classes) a target."""
+        """Scores of coded rows for each target, (n,) or (n, classes)."""
         return self.objective.by_head(self.score_codes(codes, values, n_jobs))
 
     @staticmethod
@@ -201,12 +201,12 @@ class FieldwiseModel:
         return LOSSES[head.loss].prediction(z.astype(np.float64))
 
     def predictions(self, z: np.ndarray) -> Any:
-        """What scores stand for: chances, numbers, rates; of several targets a dict of them."""
+        """Scores to probabilities, numbers or rates; a dict by name for several targets."""
         pairs = zip(self.objective.heads, self.objective.by_head(z), strict=True)
         return self._named([self._meaning(head, part) for head, part in pairs])
 
     def _named(self, found: list[np.ndarray]) -> Any:
-        """What there is of every target: a dict by name, or the only one."""
+        """One value per target to a dict by name, or the only value."""
         names = [target.column for target in self.schema.targets]
         return found[0] if len(found) == 1 else dict(zip(names, found, strict=True))
 
@@ -232,20 +232,20 @@ class FieldwiseModel:
     def _score_slowly(
         self, codes: np.ndarray, wide: np.ndarray | None, *, by_field: bool
     ) -> np.ndarray:
-        """`_score` by the definition, for components that the kernels do not have."""
+        """`_score` by the definition, for components without kernels."""
         from .engines.reference import by_pieces
 
         f = by_pieces(self.rows, self.layout, self.layout.rows_or_unseen(codes), wide)
         return f if by_field else np.asarray(f.sum(axis=2) + self.offsets, np.float32)
 
     def field_scores(self, data: Any) -> np.ndarray:
-        """f_i(x) of raw rows, the offsets aside: (n, m) of one output, else (n, K, m)."""
+        """f_i(x) of raw rows, without the offsets: (n, m) for one output, else (n, K, m)."""
         return np.concatenate([self.field_scores_of(*coded) for coded in self._coded(data)])
 
     def field_scores_of(
         self, codes: np.ndarray, values: np.ndarray | None, n_jobs: int | None = None
     ) -> np.ndarray:
-        """The same of coded rows."""
+        """The same for coded rows."""
         found = self._score(codes, values, n_jobs, by_field=True)
         return found[:, 0] if found.shape[1] == 1 else found
 
@@ -255,7 +255,7 @@ class FieldwiseModel:
         return self.explain_codes(*map(np.concatenate, zip(*self._coded(data), strict=True)))
 
     def explain_codes(self, codes: np.ndarray, values: np.ndarray) -> Explanation:
-        """The same of coded rows."""
+        """The same for coded rows."""
         plain = self.learned.rows(codes, values[:, : len(self.schema.valued)])
         if self.boosted is None:
             return plain
@@ -268,7 +268,7 @@ class FieldwiseModel:
 
     def explain_fields(self, output: str | None = None) -> FieldImportance:
         """How much every field and pair of fields matters; see `FieldImportance`. `output` is a
-        class, or a target of several."""
+        class, or one of several targets."""
         return self.learned.fields(output)
 
     def explain_category(
@@ -292,11 +292,11 @@ class FieldwiseModel:
         k: int = 20,
         output: str | None = None,
     ) -> pl.DataFrame:
-        """The k categories of the field `over` that score highest where everything else is as
-        `context` (a dict of raw values) says: category (null is missing), score, prediction.
+        """The k highest-scoring categories of the field `over`, all else being as in `context` (a
+        dict of raw values): category (null is missing), score, prediction.
 
-        All categories are ranked, exactly; of equal ones the first code is first. `output` is a
-        class, or a target of several; the last unless set.
+        All categories are ranked, exactly; ties are in the order of codes. `output` is a class, or
+        one of several targets; the last unless set.
         """
         from .ranking import rank
 
@@ -314,17 +314,17 @@ class FieldwiseModel:
         return with_category(self, field, value, rows)
 
     def plot_importance(self, ax: Any = None) -> Any:
-        """Shares of the score's variance by field, by matplotlib; the axes."""
+        """Plot each field's share of the score's variance with matplotlib; returns the axes."""
         return self.explain_fields().plot(ax)
 
     def plot_history(self, ax: Any = None) -> Any:
-        """The loss over the epochs, by matplotlib; the axes."""
+        """Plot the loss over the epochs with matplotlib; returns the axes."""
         from .explain.figures import plot_history
 
         return plot_history(self.history, ax)
 
     def bound(self, **settings: Any) -> Bound:
-        """The paper's bound on the loss on new rows; `settings` as `explain.bound.Bound` has them:
+        """The paper's bound on the loss on new rows; `settings` are those of `explain.bound.Bound`:
         delta, lipschitz, loss_bound."""
         from .explain.bound import bound_of, check_bounded
 
@@ -344,7 +344,7 @@ class FieldwiseModel:
         )
 
     def _noise(self) -> list[float | None]:
-        """The root mean square error of every target, where it is known."""
+        """The root mean square error of every target; None if unknown."""
         names = [target.column for target in self.schema.targets]
         if len(names) == 1:
             return [self.metrics.get("rmse")]
@@ -355,7 +355,7 @@ class FieldwiseModel:
 
     @cached_property
     def learned(self) -> Learned:
-        """What explanations are made from; computed once, when the first is asked for."""
+        """The source of all explanations; computed once, on first use."""
         from .explain.learned import Learned
 
         return Learned(
@@ -375,7 +375,7 @@ class FieldwiseModel:
     ) -> Iterator[tuple[Chunk, tuple[np.ndarray, np.ndarray]]]:
         """Chunks of a table of any size and kind, each with its codes and values.
 
-        `n_unseen` (m,) is raised by the rows in which a field has what training never saw.
+        Adds to `n_unseen` (m,) the rows in which a field has a value never seen in training.
         """
         from .data.readers import open_source
 
@@ -397,12 +397,13 @@ class FieldwiseModel:
     def decision_function(self, data: Any) -> np.ndarray:
         """Scores of raw rows: one dict, a frame, a path, anything that can be read.
 
-        Log-odds of two classes; (n, K) of more classes or of several targets; numbers as they are.
+        Log-odds for two classes; (n, K) for more classes or several targets; for a number the
+        prediction, or of Poisson loss its logarithm.
         """
         return np.concatenate([self.score_codes(*coded) for coded in self._coded(data)])
 
     def _coded(self, data: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Codes and values of raw rows of any kind; tells of what training never saw."""
+        """Codes and values of raw rows of any kind; warns of values never seen in training."""
         from .data.single import is_row
 
         if is_row(data, self.schema):
@@ -416,12 +417,12 @@ class FieldwiseModel:
         self._tell_unseen(self.unseen_shares(n_unseen, n_rows))
 
     def unseen_shares(self, n_unseen: np.ndarray, n_rows: int) -> dict[str, float]:
-        """The share of rows whose value was never seen in training, of fields that have any."""
+        """The share of rows with a value never seen in training, for each field that has any."""
         pairs = zip(self.schema.names, n_unseen.tolist(), strict=True)
         return {name: count / n_rows for name, count in pairs if count}
 
     def _tell_unseen(self, shares: Mapping[str, float]) -> None:
-        """Warn of values never seen in training, once a field."""
+        """Warn of values never seen in training, once per field."""
         fresh = [name for name in shares if name not in self._told]
         self._told.update(fresh)
         if fresh:
@@ -429,18 +430,18 @@ class FieldwiseModel:
             warnings.warn(f"values never seen in training: {parts}", stacklevel=5)
 
     def predict_proba(self, data: Any) -> Any:
-        """The chance of the second of two classes, (n,), or of every class, (n, K).
+        """The probability of the second of two classes, (n,), or of every class, (n, K).
 
         `data` is a frame, a path or anything that holds a table; or a dict of the raw values of one
-        row. With several targets it is a dict of these by name.
+        row. With several targets the result is a dict by name.
         """
         if not all(head.is_class for head in self.objective.heads):
             raise ModelError("the model predicts numbers, not classes; use predict")
         return self.predictions(self.decision_function(data))
 
     def predict(self, data: Any) -> Any:
-        """For every row the number, or as text the likeliest class (of a vote the one that most
-        fields choose); `data` as for `predict_proba`. With several targets a dict of these."""
+        """The number for every row, or the likeliest class as text (for a vote, the one most fields
+        choose); `data` as for `predict_proba`. With several targets a dict by name."""
         parts = [self.choices(*coded) for coded in self._coded(data)]
         found = [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
         pairs = zip(self.schema.targets, found, strict=True)
@@ -448,13 +449,13 @@ class FieldwiseModel:
 
     @property
     def base_vocabulary(self) -> Any:
-        """The vocabulary of the table's own fields, without those that evidence is made into."""
+        """The vocabulary of the table's own fields, without the fields made of evidence."""
         words: Any = self.vocabulary
         return words if words.evidence is None else words.base
 
     @cached_property
     def base_coder(self) -> RowCoder:
-        """Codes of one raw row in the table's own fields."""
+        """Turns one raw row into the codes of the table's own fields."""
         from .data.single import RowCoder
 
         return RowCoder(self.base_vocabulary)
@@ -496,15 +497,15 @@ class FieldwiseModel:
         return {k: v for k, v in self.__dict__.items() if k not in left}
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the model into the folder `path`, completely or not at all. A model that is already
-        there is an error, or replaced with `overwrite=True`."""
+        """Write the model into the folder `path`, completely or not at all. An existing model is an
+        error, or is replaced with `overwrite=True`."""
         return write_model(self, Path(path), overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | Path) -> FieldwiseModel:
-        """Open the model of a folder. Its files are checked, and its table is memory-mapped."""
+        """Load the model in a folder. Its files are checked, and its table is memory-mapped."""
         return cls(**read_model(Path(path)))
 
 
-# Not in the class: a dataclass would take it for the field's default.
+# Not in the class body, where the dataclass would take it for the field's default.
 FieldwiseModel.rows = _Rows()  # type: ignore[assignment]

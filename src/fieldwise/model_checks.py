@@ -1,5 +1,5 @@
-"""What must hold between the parts of a model that was read. Kernels take it for granted, so that a
-folder whose parts do not fit would be read beside its arrays; each is whole by itself by now."""
+"""Checks that the parts of a loaded model fit together; each part by itself is checked before.
+Kernels rely on it: with parts that do not fit they would read outside of arrays."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ NUMBERS = (int, float)
 
 
 def check_body(body: Mapping[str, Any], files: tuple[str, ...]) -> None:
-    """Raise a ValueError where a header is not of the form that headers have."""
+    """Raise a ValueError if a header does not have the form of one."""
     for name, kind in {**BODY, **dict.fromkeys(LISTS, list)}.items():
         _require(isinstance(body[name], kind), f"{name} is {type(body[name]).__name__}")
     records = [*body["history"], *body.get("lineage", [])]
-    _require(all(isinstance(r, dict) for r in records), "the history is no list of records")
+    _require(all(isinstance(r, dict) for r in records), "the history is not a list of records")
     metrics = body["metrics"].values()
-    _require(all(type(x) in NUMBERS for x in metrics), "a metric is no number")
+    _require(all(type(x) in NUMBERS for x in metrics), "a metric is not a number")
     rate = body["settings"].get("sampling_rate", 1.0)
     _require(type(rate) in NUMBERS and 0 < rate <= 1, f"the sampling rate is {rate!r}")
     for name in ("sizes", "ranks", "slots"):
-        _require(all(type(n) is int for n in body[name]), f"{name} are no whole numbers")
+        _require(all(type(n) is int for n in body[name]), f"{name} are not whole numbers")
     unknown = sorted(set(body["checksums"]) - set(files))
-    _require(not unknown, f"it names {unknown}, which is no file of a model")
+    _require(not unknown, f"it names {unknown}, which no model has")
     missing = sorted(set(files[:2]) - set(body["checksums"]))
     _require(not missing, f"it has no checksum of {missing}")
 
 
 def check_parts(parts: Mapping[str, Any]) -> None:
-    """Raise a ValueError where the parts of a model do not fit together."""
+    """Raise a ValueError if the parts of a model do not fit together."""
     words, layout, objective = parts["vocabulary"], parts["layout"], parts["objective"]
     schema = words.schema
     _check_fields(words, layout)
@@ -46,7 +46,7 @@ def check_parts(parts: Mapping[str, Any]) -> None:
     if words.evidence is not None:
         _check_crosses(words)
     if parts["boosted"] is not None:
-        _require(not objective.is_vote, "trees go with no vote")
+        _require(not objective.is_vote, "trees do not go with a vote")
         n_features = layout.n_outputs + len(getattr(words, "extra_parents", ()))
         parts["boosted"].check(n_features, layout.n_outputs)
 
@@ -79,7 +79,7 @@ def _check_objective(schema: Any, layout: Layout, objective: Objective, offsets:
         and (not len(voices) or voices.sum() > 0),
         f"voices {objective.voices} of {layout.n_fields} fields",
     )
-    _require(objective.is_vote or objective.n_members == 1, "members are apart")
+    _require(objective.is_vote or objective.n_members == 1, "several members without a vote")
 
 
 def _check_crosses(words: Any) -> None:
@@ -101,7 +101,7 @@ def _check_crosses(words: Any) -> None:
     _require(not words.own or shape[0] > 0, "fields of evidence without crosses")
     known = set(words.base.schema.names)
     parents = {name for f in words.own for name in f.field.cross}
-    _require(parents <= known, f"evidence of {sorted(parents - known)}, which are no fields")
+    _require(parents <= known, f"evidence of {sorted(parents - known)}, which are not fields")
     _require(all(not f.field.is_counted for f in words.own), "evidence in fields of categories")
 
 

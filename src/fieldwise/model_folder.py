@@ -1,15 +1,15 @@
-"""What a model is on disk: a folder, written whole or not at all, and read without pickle.
+"""A model on disk: a folder, written completely or not at all, and read without pickle.
 
     model/
       model.json           format, schema, layout, objective, offsets, settings, metrics, history,
                            lineage, checksums
       table.safetensors    table (d + m, R + K) float32; the last m rows are the means of fields.
-                           Of a compressed model table (d + m, R) int8 or float16, scale (d + m,)
-                           and bias (d + m, K) float32
+                           If compressed: table (d + m, R) int8 or float16, scale (d + m,) and
+                           bias (d + m, K) float32
       vocabulary.parquet   field, category, code, count
-      crosses.parquet      where there are crosses: cross, codes, count, total
-      boosted.json         where trees combine the scores: LightGBM's text of them
-      moments.safetensors  where fields carry values: moments (d, 2) float64, the mean of every
+      crosses.parquet      if there are crosses: cross, codes, count, total
+      boosted.json         if trees combine the scores: their text by LightGBM
+      moments.safetensors  if fields carry values: moments (d, 2) float64, the mean of every
                            category's value and of its square
 
 The table is mapped, not copied, when a model is loaded.
@@ -52,22 +52,22 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMAT", "HEADER", "check_replaceable", "model_id", "read_model", "write_model"]
 
-FORMAT = 2  # a table that is packed; others are written as 1, which older ones of us read
+FORMAT = 2  # a packed table; other models are written as 1, which older versions read
 HEADER, TABLE, WORDS = "model.json", "table.safetensors", "vocabulary.parquet"
 MOMENTS, CROSSES, BOOSTED = "moments.safetensors", "crosses.parquet", "boosted.json"
 FILES = (HEADER, TABLE, WORDS, MOMENTS, CROSSES, BOOSTED)
-# What comes of a header in which things are of other kinds, or missing, or numbers are absurd.
+# What a header with wrong types, missing entries or absurd numbers raises.
 UNSOUND = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
 def model_id(path: Path) -> str:
-    """Eight digits that tell a model on disk from any other, by the content of its header, which
-    has the checksums of all its files."""
+    """Eight hex digits that identify a model on disk, from its header, which has the checksums of
+    all its files."""
     return f"{zlib.crc32((path / HEADER).read_bytes()):08x}"
 
 
 def write_model(model: FieldwiseModel, path: Path, *, overwrite: bool) -> Path:
-    """The folder of a model; one that is there is replaced where `overwrite` says so."""
+    """Write the folder of a model, replacing an existing one if `overwrite`."""
     put_back(path)
     if path.exists() and not overwrite:
         raise ModelError(f"{path} is there already; set overwrite=True or choose another name")
@@ -85,27 +85,27 @@ def write_model(model: FieldwiseModel, path: Path, *, overwrite: bool) -> Path:
 
 
 def check_replaceable(path: Path) -> None:
-    """Refuse to replace what is no model of ours, or a folder that holds more than one."""
+    """Raise if `path` is not a model of ours, or a folder that holds more than a model."""
     if not path.exists():
         return
     names = [] if path.is_file() else sorted(p.name for p in path.iterdir())
     if path.is_file() or (names and not _is_ours(path / HEADER)):
-        raise ModelError(f"{path} is no model; it is not replaced")
+        raise ModelError(f"{path} is not a model; it is not replaced")
     others = [name for name in names if name not in FILES]
     if others:
         raise ModelError(
-            f"{path} is not replaced: {others[0]!r}, which is no file of a model, would be lost "
+            f"{path} is not replaced: {others[0]!r}, which is not a file of a model, would be lost "
             "with it; move it elsewhere, or choose another name"
         )
 
 
 def _is_ours(header: Path) -> bool:
-    """Whether it is the header of a model, sound or not."""
+    """Whether this is the header of a model, intact or not."""
     return header.is_file() and b'"fieldwise"' in header.read_bytes()
 
 
 def _write_files(model: FieldwiseModel, folder: Path) -> None:
-    """The header last: it holds the checksums of the others."""
+    """Write the files, the header last: it holds the checksums of the others."""
     _write_table(model, folder / TABLE)
     (folder / WORDS).write_bytes(model.vocabulary.to_bytes())
     names = [TABLE, WORDS]
@@ -155,7 +155,7 @@ def _write_table(model: FieldwiseModel, file: Path) -> None:
 
 
 def read_model(path: Path) -> dict[str, Any]:
-    """What `FieldwiseModel` is made of. A folder that is replaced meanwhile is read again."""
+    """The arguments of `FieldwiseModel`. A folder that is replaced meanwhile is read again."""
     if not path.exists():
         put_back(path)
     if not (path / HEADER).is_file():
@@ -236,7 +236,7 @@ def _read_files(path: Path) -> dict[str, Any]:
 def _read_table(
     file: Path, shape: tuple[int, int], n_columns: int, about: Mapping[str, Any] | None
 ) -> Any:
-    """The table (d + m, R + K) of a model, mapped; packed where the header says of what kind."""
+    """The table (d + m, R + K) of a model, mapped; packed if the header has `about` it."""
     if about is None:
         return mapped(file, "table", shape, np.float32)
     n, kind = shape[0], np.dtype(about["kind"])

@@ -1,12 +1,12 @@
 """One category's own model with everything else fixed: a row of the table, from a few rows of data.
 
-Given all other rows of the table a score is linear in this one, so what fits best is a small convex
+Given all other rows of the table a score is linear in this one, so the best fit is a small convex
 problem,
 
     minimise over r   sum_s w_s loss(z_s + x_s (D_s . r), y_s) / noise
                       + 1/2 sum_t ((r_t - mean_t) / spread_t)^2
 
-where mean and spread are those of the field's rows: a category that is hardly known is like the
+where mean and spread are those of the field's rows: a category with little data stays close to the
 others of its field. Newton's method solves it.
 """
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Known", "best_row", "with_category"]
 
-LEAST_SPREAD = 1e-3  # of a field whose rows are all alike
+LEAST_SPREAD = 1e-3  # for a field whose rows are all alike
 MOST_STEPS = 100
-SHORTEST = 1e-9  # of a step; one that is no better even then ends the search
-PIECE = 2048  # rows taken apart at a time
-GAIN = 1e-13  # of a step, in proportion to what is minimised; less is nothing
+SHORTEST = 1e-9  # shortest step tried; if it is no better either, the search ends
+PIECE = 2048  # rows processed at a time
+GAIN = 1e-13  # of a step, relative to the objective; with less the search ends
 
 
 @dataclass(frozen=True)
 class Known:
-    """What rows say: design (n, k, P), the scores without it (n, k), targets and weights (n,)"""
+    """Data to fit: design (n, k, P), scores without it (n, k), targets and weights (n,)"""
 
     design: np.ndarray
     base: np.ndarray
@@ -48,11 +48,11 @@ class Known:
 def best_row(
     known: Known, head: Head, mean: np.ndarray, spread: np.ndarray, noise: float = 1.0
 ) -> np.ndarray:
-    """(k, P) for the k outputs of a head; mean and spread (k, P)"""
+    """The row that fits best, (k, P) for the k outputs of a head; mean and spread (k, P)"""
     loss, (n, k, width) = LOSSES[head.loss], known.design.shape
     if loss.curvature is None:
         raise ModelError(f"one category alone cannot be learned with the loss {head.loss!r}")
-    # In units of the spread around the mean the penalty is a circle, and the problem well shaped.
+    # In units of the spread around the mean: the penalty is v.v / 2, the problem well conditioned.
     design = (known.design * spread).reshape(n, k, width)
     base = known.base + np.einsum("nkp,kp->nk", known.design, mean)
     weight = known.w / noise
@@ -86,7 +86,7 @@ def best_row(
 
 
 def _hessian(design: np.ndarray, bend: np.ndarray) -> np.ndarray:
-    """(k P, k P): of the losses, and of the penalty the unit matrix"""
+    """(k P, k P) of the losses, plus the unit matrix of the penalty"""
     _, k, width = design.shape
     out = np.eye(k * width)
     for a in range(k):
@@ -104,7 +104,7 @@ def with_category(model: FieldwiseModel, field: str, value: Any, data: Any) -> F
     words: Any = getattr(model.vocabulary, "opened", model.vocabulary)
     j, key, text = _checked(model, words, field, value)
     rows = _coded(model, words, j, key, text, data)
-    # Small matrices: other threads would wait for each other, beside other work for long.
+    # Small matrices: more threads would mostly wait for each other, long on a busy machine.
     with one_blas_thread():
         row = _learned_row(model, j, rows)
     layout, at, n = model.layout, int(model.layout.offsets[j + 1]), len(rows.x)
@@ -119,7 +119,7 @@ def with_category(model: FieldwiseModel, field: str, value: Any, data: Any) -> F
         model,
         vocabulary=words.with_category(j, key, n),
         layout=replace(layout, sizes=tuple(sizes)),
-        # The rows of values never seen stay too: nothing else may change.
+        # The rows of unseen values (the means) stay too: nothing else may change.
         rows=np.insert(model.rows, at, row.astype(np.float32), axis=0),
         moments=moments,
         _told=set(model._told),
@@ -129,7 +129,7 @@ def with_category(model: FieldwiseModel, field: str, value: Any, data: Any) -> F
 def _checked(
     model: FieldwiseModel, words: Any, name: str, value: Any
 ) -> tuple[int, str | None, str | None]:
-    """The field's number, and the key and the text of the value, which must not have a row yet."""
+    """The field's index, and the key and text of the value, which must not have a row yet."""
     import polars as pl
 
     from .data.values import as_text, field_keys
@@ -149,12 +149,12 @@ def _checked(
     text = as_text(pl.Series([value], strict=False))
     key = field_keys(field, text)[0]
     if key is None and value is not None:
-        raise DataError(f"{value!r} is no value that field {name!r} can take")
+        raise DataError(f"{value!r} is not a value that field {name!r} can take")
     known = words[name].entries.filter(pl.col("category").eq_missing(pl.lit(key, pl.String)))
     if known["code"].max():
         raise SettingError(
             f"category {value!r} of {name!r} has a model of its own, learned from "
-            f"{known['count'].sum():,} rows; go on from there with update"
+            f"{known['count'].sum():,} rows; continue from there with update"
         )
     return model.schema.names.index(field.name), key, text[0]
 
@@ -174,8 +174,8 @@ class _Rows:
 def _coded(
     model: FieldwiseModel, words: Any, j: int, key: str | None, text: str | None, data: Any
 ) -> _Rows:
-    """The rows of `data`, all of which have the key; `text` is the value where its column is not
-    there."""
+    """The rows of `data`, all of which have the key; `text` is the value if its column is
+    missing."""
     import polars as pl
 
     from .data.labels import target_values, weight_values
@@ -185,7 +185,7 @@ def _coded(
 
     field, schema = model.schema.fields[j], model.schema
     source = open_source(data, schema=schema)
-    # A column that is for this field alone need not be there.
+    # A column that only this field uses may be missing.
     given = field.column not in source.columns and field.part is None
     given &= [f.column for f in schema.fields if not f.cross].count(field.column) == 1
     needed = [*schema.columns, *schema.roles]
@@ -241,8 +241,7 @@ def _learned_row(model: FieldwiseModel, j: int, rows: _Rows) -> np.ndarray:
 
 
 def _design(model: FieldwiseModel, j: int, rows: _Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Scores without the category (n, K), and what the entries of its row are multiplied by (n,
-    R + K)"""
+    """Scores without the category (n, K), and the factors of its row's entries (n, R + K)"""
     layout, parts = model.layout, []
     at = layout.rows_or_unseen(rows.codes)
     for start in range(0, len(at), PIECE):
@@ -255,8 +254,8 @@ def _design(model: FieldwiseModel, j: int, rows: _Rows) -> tuple[np.ndarray, np.
 
 
 def _noise(head: Head, known: Known, mean: np.ndarray, rmse: float | None) -> float:
-    """The variance of a number around its score: what the model was found to have, or what these
-    rows have around the field's mean. Losses of classes and counts know their own."""
+    """The variance of a number around its score: the model's held-out one, or that of these rows
+    around the field's mean. Losses of classes and counts imply their own."""
     if head.loss not in ("squared", "huber"):
         return 1.0
     if rmse is None:

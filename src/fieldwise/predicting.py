@@ -1,4 +1,4 @@
-"""Predictions for a table of any size, written as they are made, and how good they are."""
+"""Predictions for tables of any size, written to a file, and the metrics of a model on a table."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["evaluate_table", "write_predictions"]
 
 
 def evaluate_table(model: FieldwiseModel, data: Any, **options: Any) -> dict[str, Any]:
-    """Metrics of a model on a table with its target, weighted where the model has a weight.
+    """Metrics of a model on a table with its targets, weighted if the schema has a weight column.
 
-    `unseen` gives, for fields with values training never saw, the share of such rows.
+    `unseen` gives, per field with values never seen in training, the share of such rows.
     """
     started = time.perf_counter()
     n_unseen = np.zeros(model.layout.n_fields, np.int64)
@@ -50,10 +50,10 @@ def evaluate_table(model: FieldwiseModel, data: Any, **options: Any) -> dict[str
 def write_predictions(
     model: FieldwiseModel, data: Any, out: str | Path, **options: Any
 ) -> tuple[int, dict[str, float]]:
-    """Predictions in the order of rows, as Parquet or CSV: a column `probability`, or one a class,
-    or `prediction`; of several targets each under its name.
+    """Write predictions in row order, as Parquet or CSV: a column `probability`, one per class, or
+    `prediction`; with several targets, prefixed by the target's name.
 
-    `out` is whole or as it was. Returns the number of rows and the shares of unseen values.
+    `out` is complete or left as it was. Returns the number of rows and the shares of unseen values.
     """
     out = Path(out)
     if out.suffix not in (".parquet", ".csv"):

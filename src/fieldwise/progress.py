@@ -1,4 +1,4 @@
-"""How work tells how far it is: a bar on a terminal, silence everywhere else; or lines."""
+"""Reports of progress: a bar on a terminal, nothing elsewhere; or lines of text."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Protocol
 
 __all__ = ["Progress", "Say", "progress"]
 
-Say = Callable[[str], None]  # is given a line for people, now and then
+Say = Callable[[str], None]  # called now and then with a line for people to read
 
 
 class Progress(Protocol):
-    """Told how far the work is, in the unit of its total."""
+    """Called with the amount done so far, in the unit of the total."""
 
     def __call__(self, done: float, note: str = "") -> None: ...
 

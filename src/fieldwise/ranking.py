@@ -1,9 +1,9 @@
-"""All categories of one field, ranked for a context: which ad wins here?
+"""Rank all categories of one field for a context: which ad wins here?
 
 Where fields are summed the score is affine in the category's row, z = row . g + rest, with g and
-rest from the other fields of the context: one pass over the field's rows. Where evidence, trees, a
-vote or pairs of fields involve the field, every candidate is scored, in blocks. Either way the
-context is encoded once and no category is.
+rest from the other fields of the context: one pass over the field's rows. With evidence, trees, a
+vote or the component "fm", every candidate is scored, in blocks. Either way the context is encoded
+once and the categories not at all.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def rank(
     candidates = known["code"].to_numpy()
     codes, values = model.base_coder(context, without=words.field.name)
     score = _affine_scores if _is_affine(model) else _every_score
-    with np.errstate(over="ignore", invalid="ignore"):  # told below
+    with np.errstate(over="ignore", invalid="ignore"):  # reported below
         z = score(model, codes, values, words.field.name, candidates)
     if not np.isfinite(z).all():
         raise DataError(
-            "the context has no finite scores: a number in it is far outside of training's"
+            "the context has no finite scores: a number in it is far outside those of training"
         )
     chosen = _best(_order(model, z, o), int(k))
     return pl.DataFrame(
@@ -69,24 +69,24 @@ def rank(
 
 
 def _field(model: FieldwiseModel, name: str) -> FieldVocabulary:
-    """What is known of the field to rank, unless it has no categories of which a row has one."""
+    """The vocabulary of the field to rank, which must have one category in every row."""
     field = model.schema[name]
     if field.cross:
         parents = ", ".join(field.cross)
         raise SchemaError(f"field {name!r} is evidence of {parents}; rank over one of those")
     if field.is_linear:
         raise SchemaError(
-            f"field {name!r} is linear, a number without categories; rank over another, or train "
-            "with it in bins"
+            f"field {name!r} is linear, a number without categories; rank over another field, or "
+            "train with it in bins"
         )
     if field.is_list:
-        raise SchemaError(f"field {name!r} is a list, of which a row has several; rank another")
+        raise SchemaError(f"field {name!r} is a list, with several values a row; rank over another")
     found: FieldVocabulary = model.base_vocabulary[name]
     return found
 
 
 def _categories(words: FieldVocabulary) -> pl.DataFrame:
-    """Categories to rank: those with a row of their own, and those whose row compressing took."""
+    """Categories to rank: those with a row of their own, and those merged by compression."""
     merged = pl.col("count") >= words.field.min_count
     return words.entries.filter((pl.col("code") > 0) | merged).sort("code", maintain_order=True)
 
@@ -153,8 +153,8 @@ def _affine_scores(
 
 
 def _order(model: FieldwiseModel, z: np.ndarray, o: int) -> np.ndarray:
-    """(n,) what candidates are ordered by: the score, but of more than two classes the chance,
-    which the other classes' scores count for too"""
+    """(n,) what candidates are ordered by: the score, or with more than two classes the log
+    probability, which depends on all classes' scores"""
     h, _ = model.objective.place_of(o)
     if model.objective.heads[h].loss != "softmax":
         return z[:, o]
@@ -165,7 +165,7 @@ def _order(model: FieldwiseModel, z: np.ndarray, o: int) -> np.ndarray:
 
 
 def _prediction(model: FieldwiseModel, z: np.ndarray, o: int) -> np.ndarray:
-    """(n,) the chance, number or rate that the scores stand for"""
+    """(n,) the probability, number or rate of the scores"""
     h, place = model.objective.place_of(o)
     meaning = LOSSES[model.objective.heads[h].loss].prediction
     found = meaning(model.objective.by_head(z)[h].astype(np.float64))
@@ -173,7 +173,7 @@ def _prediction(model: FieldwiseModel, z: np.ndarray, o: int) -> np.ndarray:
 
 
 def _best(z: np.ndarray, k: int) -> np.ndarray:
-    """The places of the k highest, highest first, equal ones in their order"""
+    """The positions of the k highest, highest first, ties in order"""
     if k < len(z):
         least = np.partition(z, len(z) - k)[len(z) - k]
         places = np.flatnonzero(z >= least)

@@ -1,9 +1,9 @@
-"""LightGBM's text of trees, read with distrust before LightGBM reads it.
+"""Check LightGBM's text of trees, as untrusted input, before LightGBM reads it.
 
-Its parser takes what it is given: an index that leads out of an array, a circle of nodes or a
-number that is none end the process, which no one can catch. So a text is held against what LightGBM
-writes for us, line by line, and refused where it differs: no categorical splits, no linear leaves,
-nothing that names a file or a machine.
+Its parser trusts its input: an index out of range, a cycle of nodes or a malformed number crashes
+the process, which cannot be caught. So a text is compared with what LightGBM writes for us, line by
+line, and refused where it differs: no categorical splits, no linear leaves, nothing that names a
+file or a machine.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .errors import ModelError
 __all__ = ["check_trees"]
 
 MOST_LEAVES = 4096  # of a tree
-DEEPEST = 256  # contributions take time and memory in its square
+DEEPEST = 256  # contributions take time and memory quadratic in depth
 NUMBER = r"-?(?:inf|nan|\d{1,25}+(?:\.\d{1,25}+)?+(?:e[+-]?\d{1,3}+)?+)"
 COUNT = r"\d{1,9}+"
 
 
 def _row(item: str) -> re.Pattern[str]:
-    """Items with a space between them."""
+    """A pattern of items with a space between them."""
     return re.compile(rf"(?:{item}(?: {item})*+)?+")
 
 
@@ -42,13 +42,13 @@ HEAD = {
     "feature_infos": _row(rf"(?:none|\[{NUMBER}:{NUMBER}\])"),
     "tree_sizes": COUNTS,
 }
-# What a tree has of every leaf, and of every split.
+# What a tree has for every leaf, and for every split.
 OF_LEAVES = {"leaf_value": NUMBERS, "leaf_weight": NUMBERS, "leaf_count": COUNTS}
 OF_SPLITS = {
     "split_feature": COUNTS,
     "split_gain": NUMBERS,
     "threshold": NUMBERS,
-    "decision_type": _row(r"(?:0|2|4|6|8|10)"),  # the lowest bit would be of categories
+    "decision_type": _row(r"(?:0|2|4|6|8|10)"),  # the lowest bit means a categorical split
     "left_child": WHOLE,
     "right_child": WHOLE,
     "internal_value": NUMBERS,
@@ -74,7 +74,7 @@ FIXED = {
 
 
 def check_trees(text: str, n_features: int, n_outputs: int) -> None:
-    """Refuse what is not as LightGBM writes it, of so many features and outputs."""
+    """Raise unless a text is as LightGBM writes it, with so many features and outputs."""
     try:
         _check(text, n_features, n_outputs)
     except (ValueError, IndexError, KeyError) as error:
@@ -107,12 +107,12 @@ def _check(text: str, n_features: int, n_outputs: int) -> None:
 
 
 def _read(lines: list[str], meant: dict[str, re.Pattern[str]]) -> dict[str, str]:
-    """Every name once, each with what it may be."""
+    """Lines to values by name: every name of `meant` once, each value fitting its pattern."""
     found = {}
     for line in lines:
         name, _, value = line.partition("=")
         if name in found or name not in meant or not meant[name].fullmatch(value):
-            raise ValueError(f"{line[:60]!r} is not to be there")
+            raise ValueError(f"{line[:60]!r} is unexpected")
         found[name] = value
     missing = meant.keys() - found.keys()
     if missing:
@@ -143,7 +143,8 @@ def _children(found: dict[str, str]) -> Iterator[tuple[int, int]]:
 
 
 def _check_nodes(children: list[tuple[int, int]], k: int, n_leaves: int) -> None:
-    """Every node but the first hangs below an earlier one, and every leaf (~number) below one."""
+    """Check that every node but the first is the child of an earlier one, and every leaf (~number)
+    the child of a node, once each."""
     depth, waiting = {0: 1}, set(range(-n_leaves, 0)) if children else set()
     for node, pair in enumerate(children):
         for child in pair:
@@ -154,13 +155,13 @@ def _check_nodes(children: list[tuple[int, int]], k: int, n_leaves: int) -> None
             else:
                 raise ValueError(f"tree {k}: node {node} leads to {child}")
     if waiting:
-        raise ValueError(f"tree {k} has leaves that are nowhere")
+        raise ValueError(f"tree {k} has leaves that no node leads to")
     if max(depth.values()) > DEEPEST:
         raise ValueError(f"tree {k} is deeper than {DEEPEST}")
 
 
 def _check_end(text: str, n_outputs: int) -> None:
-    """Counts of features, and settings, which are used where trees are refitted."""
+    """Check the counts of features, and the settings, which refitting trees uses."""
     begin, end = (
         "end of trees\n\nfeature_importances:\n",
         "\nend of parameters\n\npandas_categorical",
@@ -170,11 +171,11 @@ def _check_end(text: str, n_outputs: int) -> None:
     counts, _, rest = text[len(begin) :].partition("\nparameters:\n")
     for line in counts.split("\n"):
         if line and not IMPORTANCE.fullmatch(line):
-            raise ValueError(f"{line[:60]!r} is not to be there")
+            raise ValueError(f"{line[:60]!r} is unexpected")
     for line in rest.rpartition(end)[0].split("\n"):
         found = PARAMETER.fullmatch(line)
         if line and not found:
-            raise ValueError(f"{line[:60]!r} is not to be there")
+            raise ValueError(f"{line[:60]!r} is unexpected")
         if found:
             _check_setting(found[1], found[2], n_outputs)
 
@@ -184,7 +185,7 @@ def _check_setting(name: str, value: str, n_outputs: int) -> None:
     if name == "num_class":
         meant = str(n_outputs)
     if value != meant:
-        raise ValueError(f"{name} is {value!r}, and {meant!r} it should be")
+        raise ValueError(f"{name} is {value!r}; it should be {meant!r}")
 
 
 def _expect(what: str, found: int, meant: int) -> None:

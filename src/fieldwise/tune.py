@@ -1,6 +1,6 @@
-"""Settings chosen on validation rows with Optuna: for any method, and for our model on its own.
+"""Choose settings on validation rows with Optuna: for any method, and for our model on its own.
 
-Studies are SQLite files. Whatever ends a search, what was tried is kept, and the next one goes on.
+Studies are SQLite files. However a search ends, its trials are kept, and the next one continues.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ SPACE: dict[str, tuple[float, float]] = {
 RANKS = (2, 64)
 START = {"learning_rate": 0.15, "weight_decay": 1e-5, "penalty": 1e-5, "rank": 32}
 
-Report = Callable[[dict[str, Any]], bool]  # told of every epoch; True: it is not worth going on
+Report = Callable[[dict[str, Any]], bool]  # gets every epoch's record; True: give this trial up
 Grid = Mapping[str, Sequence[Any]]
 Space = Grid | Callable[[Any], dict[str, Any]]
 Tried = Callable[[dict[str, Any], Report], float]  # the validation loss of settings
 
 
 class OutOfTime(Exception):
-    """The time that was given is over."""
+    """The time limit has passed."""
 
 
 def require_optuna() -> Any:
@@ -76,9 +76,9 @@ def open_study(
     *,
     shared: bool = False,
 ) -> optuna.Study:
-    """The study of that name in a SQLite file, begun where it is not there; `start` comes first.
+    """The study of that name in a SQLite file, created if missing; `start` is tried first.
 
-    `shared`: other processes may be at work on it.
+    `shared`: other processes may be working on it.
     """
     optuna = require_optuna()
     storage = optuna.storages.RDBStorage(
@@ -104,7 +104,7 @@ def open_study(
 
 
 def finished(study: optuna.Study) -> list[Any]:
-    """Trials of different settings that ended by themselves, those given up early among them."""
+    """Trials of different settings that ended by themselves, including those given up early."""
     state = require_optuna().trial.TrialState
     ended = study.get_trials(deepcopy=False, states=(state.COMPLETE, state.PRUNED, state.FAIL))
     out: dict[str, Any] = {}
@@ -122,10 +122,10 @@ def search(
     is_over: Callable[[], bool] = lambda: False,
     said: Callable[[int, dict[str, Any], str], None] = lambda number, settings, words: None,
 ) -> None:
-    """Try settings until so many different ones were tried, there are no others, or `is_over`.
+    """Try settings until `n_trials` different ones were tried, there are no others, or `is_over`.
 
-    `space` draws settings for a trial, or holds the candidates of each. Settings whose loss is no
-    number are a trial that failed; any other error ends the search, which can go on later.
+    `space` draws settings for a trial, or holds the candidates of each. Settings whose loss is not
+    a number count as a failed trial; any other error ends the search, which can continue later.
     """
     state = require_optuna().trial.TrialState
     while len(finished(study)) < n_trials and not is_over():
@@ -148,13 +148,13 @@ def search(
         report = _Reporter(trial)
         try:
             value = tried(settings, report)
-        except TrainingError as error:  # these settings are no good, now and later
+        except TrainingError as error:  # these settings will always fail
             trial.set_user_attr("error", str(error))
             study.tell(trial, state=state.FAIL)
             said(trial.number, settings, str(error))
         except BaseException:
             study.tell(trial, state=state.FAIL)
-            study.enqueue_trial(trial.params)  # for when the search goes on
+            study.enqueue_trial(trial.params)  # for when the search continues
             raise
         else:
             if report.gave_up:
@@ -169,7 +169,7 @@ def _of_grid(trial: optuna.Trial, grid: Grid) -> dict[str, Any]:
 
 
 def _untried(grid: Grid, done: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """One of the settings that were not tried yet, by chance; None where there are none."""
+    """Random settings among those not tried yet; None if there are none."""
     names = list(grid)
     every = [dict(zip(names, values, strict=True)) for values in product(*grid.values())]
     left = [settings for settings in every if settings not in done]
@@ -177,7 +177,7 @@ def _untried(grid: Grid, done: Sequence[dict[str, Any]]) -> dict[str, Any] | Non
 
 
 class _Reporter:
-    """A callback that reports epochs to a trial, and gives it up where it is behind the others."""
+    """A callback that reports epochs to a trial, and gives it up if it lags behind the others."""
 
     def __init__(self, trial: optuna.Trial) -> None:
         self._trial, self._n, self.gave_up = trial, 0, False
@@ -205,12 +205,11 @@ def tune_table(
     running: Running | None = None,
     say: Say = lambda words: None,
 ) -> dict[str, Any]:
-    """Search the settings of our model on a table or a store; `out` is the TOML file to write, with
-    the options of `config` in it too.
+    """Search the settings of our model on a table or a store; `out` is the TOML file to write,
+    which includes the options of `config`.
 
-    Beside it `OUT.search` keeps the encoded table, the study and pictures of the search. Where it
-    is there already, the search goes on. `jobs` processes try settings side by side; `time_limit`
-    is in minutes.
+    Beside it `OUT.search` keeps the encoded table, the study and plots of the search. If it exists,
+    the search continues. `jobs` processes try settings in parallel; `time_limit` is in minutes.
     """
     if trials < 1 or jobs < 1:
         raise SettingError(f"trials={trials} and jobs={jobs} must be at least 1")
@@ -285,7 +284,7 @@ def _work(
 
 
 def _run_all(workers: Sequence[Any], study: optuna.Study, trials: int, say: Say) -> None:
-    """Wait for all, and tell how far they are."""
+    """Wait for all workers, and report their progress."""
     for worker in workers:
         worker.start()
     told = len(finished(study))
@@ -309,11 +308,11 @@ def _run_all(workers: Sequence[Any], study: optuna.Study, trials: int, say: Say)
 def _chosen(
     study: optuna.Study, out: Path, folder: Path, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write the best settings, and draw the search."""
+    """Write the best settings, and plot the search; returns the settings."""
     ended = finished(study)
     if not any(t.value is not None for t in ended):
         errors = [t.user_attrs["error"] for t in ended if "error" in t.user_attrs]
-        raise SettingError(f"no trial came to an end{': ' + errors[0] if errors else ''}")
+        raise SettingError(f"no trial finished{': ' + errors[0] if errors else ''}")
     best = {**study.best_trial.params}
     lines = [
         f"# The best of {len(ended)} trials: validation loss {study.best_value:.6f}",
@@ -330,7 +329,7 @@ def _toml(value: Any) -> str:
 
 
 def draw_search(study: optuna.Study, folder: Path) -> list[Path]:
-    """Pictures of a search: its course, the loss over each setting, and what mattered."""
+    """Plot a search: its course, the loss over each setting, and which settings mattered."""
     require_optuna()
     try:
         import matplotlib as mpl

@@ -25,29 +25,30 @@ GIVEN = sorted({name for m in METHODS.values() if m.name != OURS for name in m.g
 
 
 class BaselineClassifier(ClassEstimator):
-    """Another method on the same tables: encoded, held out and stopped early as ours.
+    """Another method on the same tables, with the same encoding, held-out rows and early stopping.
 
     Parameters
     ----------
     kind : "LR", "GBDT", "FM", "FFM", "RaFM", "LLFM", "DeepFM", "IPNN", "OPNN", "CatBoost" or
-        "HistGradientBoosting". Trees learn two classes or more, the others two.
-    learning_rate : Adagrad's step; of CatBoost and HistGradientBoosting their own.
+        "HistGradientBoosting". Trees learn two classes or more, the others two. Settings that are
+        None have the method's default.
+    learning_rate : Adagrad's step; for CatBoost and HistGradientBoosting their own.
     weight_decay : of rows in a batch.
-    rank : the length of vectors, of FM, FFM, LLFM, DeepFM, IPNN and OPNN.
-    anchors : the points of LLFM at which it has a factorisation machine.
+    rank : the length of vectors of FM, FFM, LLFM, DeepFM, IPNN and OPNN.
+    anchors : how many anchor points LLFM has, each with a factorisation machine.
     dropout : the share of units left out by DeepFM, IPNN and OPNN.
     max_depth : of the trees of GBDT.
     num_leaves : of the trees of GBDT.
     depth : of the trees of CatBoost.
-    max_leaf_nodes : of the trees of HistGradientBoosting. None is what a method usually has.
-    epochs, patience, batch_size, validation_fraction, random_state, device, n_jobs : as
-        `FieldwiseClassifier` has them.
+    max_leaf_nodes : of the trees of HistGradientBoosting.
+    epochs, patience, batch_size, validation_fraction, random_state, device, n_jobs : see
+        `FieldwiseClassifier`.
     kinds, drop, min_count, unseen, n_bins, fields : see `FieldEncoder`.
 
     Attributes
     ----------
     classes_, n_features_in_, feature_names_in_
-    n_parameters_ : numbers learned, or trees.
+    n_parameters_ : the number of parameters, or of trees.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class BaselineClassifier(ClassEstimator):
     def _method(self) -> Method:
         (method,) = chosen_methods([self.kind])
         if method.name == OURS:
-            raise SettingError("kind='fieldwise' is FieldwiseClassifier; use that")
+            raise SettingError("kind='fieldwise' is not a baseline; use FieldwiseClassifier")
         return method
 
     def _settings(self, method: Method) -> dict[str, Any]:
@@ -113,7 +114,7 @@ class BaselineClassifier(ClassEstimator):
         strange = [name for name in given if name not in method.grid]
         if strange:
             words = ", ".join(method.grid)
-            raise SettingError(f"{strange[0]} is no setting of {method.name}; it has {words}")
+            raise SettingError(f"{strange[0]} is not a setting of {method.name}; it has {words}")
         return {**method.start, **given}
 
     def fit(
@@ -178,6 +179,6 @@ class BaselineClassifier(ClassEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        with suppress(SettingError):  # `fit` says it
+        with suppress(SettingError):  # `fit` raises it
             tags.classifier_tags.multi_class = self._method().many_classes
         return tags

@@ -1,4 +1,4 @@
-"""DeepFM (Guo et al. 2017), IPNN and OPNN (Qu et al. 2016): products of rows, layers over them."""
+"""DeepFM (Guo et al. 2017), IPNN and OPNN (Qu et al. 2016): layers over rows and their products."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .factorisation import pairs
 __all__ = ["IPNN", "OPNN", "DeepFM"]
 
 HIDDEN = (400, 400, 400)
-# Adagrad's first step is the whole learning rate, however small the slope: at 0.1 more than the
-# weights of a layer are. The mean validation loss of the three on Frappe at that rate: 0.180 with
-# 1, 0.174 with 3, 0.169 with 10, 0.189 with 30, 0.191 without a bound.
+# Adagrad's first step is the whole learning rate, however small the slope: at 0.1 larger than the
+# weights of a layer. The mean validation loss of the three on Frappe at that rate: 0.180 with 1,
+# 0.174 with 3, 0.169 with 10, 0.189 with 30, 0.191 without a bound.
 FIRST_STEP = 10.0
 
 
 class Dropout(nn.Module):
-    """torch's Dropout takes longer to draw than its layer takes; here the chance is a multiple of
-    1 / 256, and a byte is drawn a number."""
+    """Dropout that draws one byte per number, so the chance is a multiple of 1 / 256; torch's own
+    Dropout takes longer to draw than its layer takes."""
 
     draws: torch.Generator | None = None  # the engine's
 
@@ -69,7 +69,7 @@ class IPNN(Baseline):
     """z = sum_j w[x_j] + layers(v_1, ..., v_m, and v_i . v_j of all i < j)    rows: w, v (rank)"""
 
     first_step = FIRST_STEP
-    upper: torch.Tensor  # where the products of i < j stand among all
+    upper: torch.Tensor  # the places of the products of i < j among all
 
     def __init__(self, layout: Layout, rank: int, dropout: float) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Torch modules as an engine: the loop trains them as it trains ours.
+"""Torch modules as an engine, so that the same loop trains them and our model.
 
-A baseline is a function of the rows of one embedding, a row a category, and of a few dense weights.
-A batch touches the rows it has and no others: each distinct row's gradient is the sum over the
-batch, decay joins it before Adagrad squares it, as in the engines of the field-wise model.
+A baseline is a function of the rows of one embedding, one per category, and of a few dense weights.
+A batch touches only the rows it has: each distinct row's gradient is the sum over the batch, and
+decay is added before Adagrad squares it, as in the engines of the field-wise model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCORE_ROWS = 1 << 14
 
 
 class Baseline(nn.Module):
-    """A method: `width` floats a category, and the score of samples from their rows.
+    """A method: `width` floats per category, and the score of samples from their rows.
 
     forward(taken (n, m, width)) -> (n,), or (n, L) with the score last
     """
@@ -38,15 +38,15 @@ class Baseline(nn.Module):
     first_step = inf  # of a dense weight: at most so many times its slope
 
     def expand(self, taken: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """What `forward` takes of the rows with these numbers, (k, width) -> (k, any)"""
+        """The input of `forward` from rows and their numbers, (k, width) -> (k, any)"""
         return taken
 
     def aside(self, scores: torch.Tensor) -> torch.Tensor | None:
-        """(n,) what else to make small, of what `forward` gave"""
+        """(n,) an additional loss, from the result of `forward`"""
         return None
 
     def n_parameters(self, layout: Layout) -> int:
-        """The numbers it learns."""
+        """The number of learned parameters."""
         return layout.n_rows * self.width + sum(p.numel() for p in self.parameters())
 
 
@@ -55,7 +55,7 @@ def _last(scores: torch.Tensor) -> torch.Tensor:
 
 
 class BaselineEngine:
-    """See `Engine`. All weights are one column: the embedding's rows, then the dense ones."""
+    """An `Engine` with all weights in one column: the embedding's rows, then the dense ones."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class BaselineEngine:
         self._first = torch.tensor(layout.offsets[layout.slot_owner], device=self.device)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickles: what it was made of, and the weights."""
+        """For pickling: the constructor's arguments, and the weights."""
         about = {k: getattr(self, k) for k in ("layout", "settings", "objective", "offsets")}
         about |= {"make": self._make, "device": str(self.device)}
         return {"about": about, "table": host(self.table), "state": host(self.state)}
@@ -127,7 +127,7 @@ class BaselineEngine:
 
     def run(self, codes: Any, values: Any, target: Any, weight: Any) -> None:
         self.module.train()
-        # Draws depend on seed and step alone, so that a run can be taken up again.
+        # Draws depend on seed and step alone, so that a run can be resumed.
         self._draws.manual_seed((self._seed << 32) + self.n_steps)
         size = self.settings.batch_size
         for low in range(0, len(codes), size):
@@ -140,14 +140,14 @@ class BaselineEngine:
         return torch.as_tensor(np.asarray(array, np.float32), device=self.device)
 
     def _numbers(self, codes: Any) -> torch.Tensor:
-        """Rows of the embedding; unseen codes have theirs after all others."""
+        """Rows of the embedding; those of unseen codes come after all others."""
         codes = torch.as_tensor(np.asarray(codes, np.int64), device=self.device)
         return torch.where(codes < 0, self.layout.n_rows + self._owner, codes + self._first)
 
     def _found(
         self, taken: torch.Tensor, distinct: torch.Tensor, at: torch.Tensor, values: Any
     ) -> torch.Tensor:
-        """What the module makes of a batch with these distinct rows; `at` is which has which."""
+        """The module's result for a batch with these distinct rows, of which `at` are indices."""
         brought = embedding(at, self.module.expand(taken, distinct))  # (n, S, any)
         if values is not None:
             brought = brought * values[:, :, None]

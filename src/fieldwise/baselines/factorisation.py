@@ -49,7 +49,7 @@ def pairs(v: torch.Tensor) -> torch.Tensor:
 class _Pairs(torch.autograd.Function):
     """1/2 (|s|^2 - sum_j |v_j|^2) with s = sum_j v_j; its slope is s - v_j.
 
-    By hand because torch's own way through the squares passes over all of v three times more.
+    By hand, because torch's own derivative of the squares passes over all of v three more times.
     """
 
     @staticmethod
@@ -103,17 +103,17 @@ class RaFM(Baseline):
     """z = sum_j w[x_j] + sum_{i < j} v_i^(k) . v_j^(k), k = min(k_i, k_j)
 
     A category has a vector of every rank up to its level k_j: of all ranks that are at most the
-    number of times it was seen, and of the first at least. A pair of categories meets in the
-    highest rank both have. With P_l(k) the pairs, in rank l, of categories of level k and more,
+    number of times it was seen, and at least of the first. A pair of categories uses the highest
+    rank both have. With P_l(k) the pairs, in rank l, of categories of level k and above,
 
         B_1 = P_1(1)        B_l = B_{l-1} - P_{l-1}(l) + P_l(l)        z = sum_j w[x_j] + B_L
 
-    B_l is the score of levels up to l: what they had in rank l - 1 gives way to rank l. Vectors of
-    lower ranks are also trained to do what the higher do: each B_l to be near B_{l+1}.
+    B_l is the score of levels up to l: pairs in rank l replace those in rank l - 1. Vectors of
+    lower ranks are also trained to imitate the higher: each B_l to be near B_{l+1}.
     rows: w, v^(1), v^(2), ...
     """
 
-    level: torch.Tensor  # (d + m,) of categories, numbered from 0; unseen ones have the lowest
+    level: torch.Tensor  # (d + m,) of categories, from 0; unseen ones have the lowest
 
     def __init__(
         self, layout: Layout, counts: np.ndarray, ranks: Sequence[int] = (32, 64, 128)
@@ -126,7 +126,7 @@ class RaFM(Baseline):
         self.register_buffer("level", torch.from_numpy(level))
 
     def expand(self, taken: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """w, then of every rank the vectors of levels that have it, then those of levels above."""
+        """w, then for every rank the vectors of levels that have it, then those of levels above."""
         w, *vectors = torch.split(taken, [1, *self.ranks], dim=-1)
         level = self.level[rows][..., None]
         has = [v * (level >= k) for k, v in enumerate(vectors)]
@@ -134,7 +134,7 @@ class RaFM(Baseline):
         return torch.cat([w, *has, *above], dim=-1)
 
     def forward(self, taken: torch.Tensor) -> torch.Tensor:
-        """(n, L): the score, last, and those of lower levels alone"""
+        """(n, L): the scores of levels up to each l; the last is the score"""
         w, *vectors = torch.split(taken, [1, *self.ranks, *self.ranks[:-1]], dim=-1)
         n = len(self.ranks)
         scores = [w.sum(dim=(1, 2)) + pairs(vectors[0])]
@@ -151,11 +151,11 @@ class RaFM(Baseline):
 
 
 class LLFM(Baseline):
-    """z = sum_a c_a(x) FM_a(x): an FM for every anchor point, weighed by how near x is to it
+    """z = sum_a c_a(x) FM_a(x): an FM for every anchor point, weighted by how near x is to it
 
-    c(x) = softmax_a(-|x - anchor_a|^2), of which a one-hot x leaves
-    2 sum_j anchor_a[x_j] - |anchor_a|^2; the squared length is a weight of its own, so that a step
-    touches only the rows it has. rows: for every anchor its coordinate, w, v (rank)
+    c(x) = softmax_a(-|x - anchor_a|^2), which for a one-hot x is that of
+    2 sum_j anchor_a[x_j] - |anchor_a|^2; the squared length is a separate weight, so that a step
+    touches only the batch's rows. rows: for every anchor its coordinate, w, v (rank)
     """
 
     def __init__(self, layout: Layout, rank: int, anchors: int) -> None:

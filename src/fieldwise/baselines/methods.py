@@ -1,6 +1,6 @@
-"""Every method by its name: what to try, what it needs, and how it is fitted.
+"""Every method by its name: settings to try, requirements, and how to fit it.
 
-All learn from the same `Problem`. What they give scores codes and values as an engine does.
+All learn from the same `Problem`. The results score codes and values as an engine does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Fitted:
 
     scorer: Scorer
     size: int  # numbers learned, or trees
-    loss: float  # on the rows to judge by
+    loss: float  # on the validation rows
     seconds: float  # of training
     rounds: int  # epochs, or trees
     was_stopped: bool = False
@@ -53,14 +53,14 @@ class Method:
     fit: FitFunction
     grid: Mapping[str, Sequence[Any]]
     start: Mapping[str, Any]
-    package: str = ""  # that has to be installed, and the extra that brings it
+    package: str = ""  # that has to be installed, with the extra that brings it
     extra: str = ""
-    in_pairs: bool = True  # has nothing to learn from one field alone
+    in_pairs: bool = True  # needs two fields or more
     many_classes: bool = False
     counts_trees: bool = False
 
     def why_not(self, n_fields: int, n_classes: int) -> str:
-        """What keeps it from learning such a table; empty: nothing."""
+        """Why the method cannot learn such a table; empty if it can."""
         if self.package and find_spec(self.package) is None:
             return str(MissingExtra(self.package, self.extra))
         if self.in_pairs and n_fields < 2:
@@ -73,7 +73,7 @@ class Method:
 def _fit_ours(
     problem: Problem, settings: Mapping[str, Any], training: TrainSettings, running: Running
 ) -> Fitted:
-    """`ranks` is a number, or "log B" for ranks that grow as the logarithm to base B."""
+    """Fit our model; `ranks` is a number, or "log B" for ranks growing as the log to base B."""
     settings = dict(settings)
     ranks = settings.pop("ranks", None)
     logarithmic = isinstance(ranks, str)
@@ -98,7 +98,7 @@ def _trained(
 ) -> Fitted:
     begun = time.perf_counter()
     fit = train(problem, replace(training, **settings), running)
-    # After an interruption the clock knows only the last part, the history all of it.
+    # After an interruption the clock has only the last part, the history all of it.
     seconds = max(time.perf_counter() - begun, sum(r["seconds"] for r in fit.history))
     engine = fitted_engine(problem, fit, running)
     loss = fit.metrics.get("loss", float("nan"))
@@ -207,7 +207,7 @@ def _trees(
     )
 
 
-# The paper's grids. What is tried first is near its best points, and quick.
+# The paper's grids. The settings tried first are near its best points, and quick.
 _ALL = (
     _torch("LR", {"weight_decay": 1e-8}),
     _trees(

@@ -1,8 +1,7 @@
 """Boosted trees over the same codes: LightGBM (the paper's GBDT), CatBoost, and scikit-learn's.
 
-Every field is a categorical feature, every slot of a list one of its own; a linear field is a
-number, and so is the number of a bin. Trees are added until the rows to judge by have seen no gain
-for a while.
+Every field is a categorical feature, and so is every slot of a list; linear fields and the numbers
+of bins are numeric features. Trees are added until the validation rows see no gain for a while.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ __all__ = ["Trees", "fit_catboost", "fit_hist", "fit_lightgbm"]
 
 MOST_TREES = 2000
 PATIENCE = 30  # trees without gain at the end
-MOST_CATEGORIES = 254  # of a field, for scikit-learn's trees; the rarer share one
+MOST_CATEGORIES = 254  # of a field, for scikit-learn's trees; the rarest share one
 TINY = 1e-15
-Tell = Callable[[dict[str, Any]], bool]  # of every tree: its number and loss; True ends the fit
+Tell = Callable[[dict[str, Any]], bool]  # gets every tree's number and loss; True ends the fit
 
 
 @dataclass
@@ -35,7 +34,7 @@ class Trees:
     chances: Callable[[np.ndarray], Any]  # (n, S) -> (n,) of the second class, or (n, K)
     features: Features
     n_trees: int
-    loss: float  # on the rows to judge by
+    loss: float  # on the validation rows
 
     def scores(self, codes: np.ndarray, values: np.ndarray | None) -> np.ndarray:
         chance = np.clip(self.chances(self.features(codes, values)), TINY, 1 - TINY)
@@ -80,7 +79,7 @@ def _groups(problem: Problem, most: int) -> list[np.ndarray]:
 
 @dataclass
 class _Parts:
-    """What trees are fitted on and judged by."""
+    """Training and validation rows for trees."""
 
     features: Features
     X: np.ndarray
@@ -109,7 +108,7 @@ class _Parts:
         return cls(features, X, y, w, judge, max(2, problem.objective.heads[0].size))
 
     def loss(self, chance: np.ndarray) -> float:
-        """The mean loss on the rows to judge by."""
+        """The mean loss on the validation rows."""
         assert self.judge is not None
         _, y, w = self.judge
         w = np.ones(len(y)) if w is None else w
@@ -128,7 +127,7 @@ def fit_lightgbm(
     import lightgbm
 
     parts = _Parts.of(problem)
-    # Bins for the 8,192 most frequent categories; the pool keeps many leaves within memory.
+    # Bins for the 8,192 most frequent categories; the pool bounds the memory of many leaves.
     fixed: dict[str, Any] = {"max_bin": 8192, "histogram_pool_size": 2048, "verbosity": -1}
     fixed |= {"deterministic": True, "force_row_wise": True}
     fixed["min_data_per_group"] = max(1, min(100, len(parts.y) // 100))  # 100 of 300 is too many
@@ -200,7 +199,7 @@ def fit_catboost(
 
 
 def _objects(X: np.ndarray, categorical: list[int]) -> np.ndarray:
-    """Categories as whole numbers, for which CatBoost asks."""
+    """Features with categories as whole numbers, as CatBoost requires."""
     whole = X.astype(object)
     whole[:, categorical] = np.nan_to_num(X[:, categorical], nan=-1).astype(np.int64)
     return whole
@@ -221,7 +220,7 @@ class _CatBoostChances:
 def fit_hist(
     problem: Problem, settings: Mapping[str, Any], *, seed: int, n_jobs: int | None, tell: Tell
 ) -> Trees:
-    """scikit-learn's histogram trees; of fields with many categories the rarest share one."""
+    """scikit-learn's histogram trees; in fields with many categories the rarest share one."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from threadpoolctl import threadpool_limits
 
@@ -252,7 +251,7 @@ def fit_hist(
 @dataclass
 class _HistChances:
     model: Any
-    n_trees: int  # it keeps those after the best too
+    n_trees: int  # up to the best one; the model keeps later ones too
     n_classes: int
 
     def __call__(self, X: np.ndarray) -> np.ndarray:

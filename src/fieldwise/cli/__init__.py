@@ -42,7 +42,7 @@ class _Command(typer.core.TyperCommand):
 
 
 class _Group(typer.core.TyperGroup):
-    """The same of the options of no command."""
+    """The same for options of the program itself."""
 
     def get_params(self, ctx: Any) -> Any:
         return _bare_flags(super().get_params(ctx))
@@ -107,13 +107,13 @@ def _root(
 
 
 def _is_short_of_memory(error: BaseException) -> bool:
-    """A thread that cannot be started lacks memory for its stack."""
+    """Whether memory ran out; a thread that cannot start lacks memory for its stack."""
     return isinstance(error, MemoryError) or str(error) == "can't start new thread"
 
 
 def _short_of_memory(error: BaseException) -> str:
     about = f": {error}" if str(error) else ""
-    return f"there is not enough memory{about}. What was there before is as it was"
+    return f"there is not enough memory{about}. Existing files are unchanged"
 
 
 def _warned(message: Any, *_: Any, **__: Any) -> str:
@@ -139,7 +139,7 @@ def main() -> None:
         typer.echo(f"error: {_short_of_memory(error)}", err=True)
         sys.exit(2)
     except SystemExit as ended:
-        cause = getattr(ended.__context__, "__cause__", None)  # of the exit that typer makes of it
+        cause = getattr(ended.__context__, "__cause__", None)  # typer turns it into an exit
         if isinstance(cause, KeyboardInterrupt):
             typer.echo(f"interrupted; {UNDONE}", err=True)
         raise
@@ -152,8 +152,8 @@ def main() -> None:
 
 
 def _as_typed(message: str, arguments: list[str]) -> str:
-    """The settings of a message as the options of the command that was called: preset='glas' is
-    --preset 'glas'."""
+    """The message with settings written as options of the command that was called: preset='glas'
+    becomes --preset 'glas'."""
     group: Any = typer.main.get_command(app)
     command = next((group.commands[word] for word in arguments if word in group.commands), group)
     options = {p.name: p.opts[0] for p in command.params if p.opts[0].startswith("--")}

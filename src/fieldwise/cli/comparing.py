@@ -52,7 +52,7 @@ Overwrite = Annotated[
 
 
 def _said(given: dict[str, Any]) -> dict[str, Any]:
-    """The options of a table that were given, of a command's."""
+    """Those of a command's options that concern the table and were given."""
     return {k: v for k, v in given.items() if k in READ_NAMES and v not in (None, False, "auto")}
 
 
@@ -63,7 +63,7 @@ def _running(device: str | None, threads: int | None, quiet: bool) -> Any:
 
 
 def _goes_on(out: Path) -> AbstractContextManager[None]:
-    return interruptible(f"the same command goes on where it was ({out})")
+    return interruptible(f"the same command continues where it stopped ({out})")
 
 
 def _say(quiet: bool) -> Any:

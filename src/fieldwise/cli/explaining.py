@@ -64,7 +64,7 @@ def explain(
     if out is not None and not out.absolute().parent.is_dir():
         raise SettingError(f"{out}: there is no folder {out.parent}; make it first")
     if form == "html":
-        from ..report.page import page  # before the work, so that what is missing is said at once
+        from ..report.page import page  # first, so that a missing package is reported at once
     loaded = FieldwiseModel.load(model)
     if not quiet:
         _tell_trees(loaded)
@@ -99,11 +99,11 @@ def explain(
 
 
 def _form(form: str | None, out: Path | None) -> str | None:
-    """What to write; nothing where neither a file nor a form is named."""
+    """The format to write; None if neither a file nor a format is named."""
     if form is None and out is not None:
         form = SUFFIXES.get(out.suffix)
         if form is None:
-            raise SettingError(f"{out}: name it .html, .md or .json, or say --format")
+            raise SettingError(f"{out}: name it .html, .md or .json, or give --format")
     if form not in (None, *SUFFIXES.values()):
         raise not_one_of(f"--format {form!r}", form, SUFFIXES.values())
     if form == "html" and out is None:
@@ -159,8 +159,8 @@ def category(
 def _tell_trees(model: Any) -> None:
     if model.boosted is not None:
         typer.echo(
-            "boosted trees make this model's predictions: rows are taken apart as the trees have "
-            "them; fields, pairs and categories are those of the field-wise score the trees read",
+            "boosted trees make this model's predictions: rows are explained by the trees; fields, "
+            "pairs and categories by the field-wise score that the trees read",
             err=True,
         )
 

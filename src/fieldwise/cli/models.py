@@ -1,4 +1,4 @@
-"""Commands that use a trained model: judge it, predict with it, look at it; and a first look."""
+"""Commands that use a trained model: evaluate, predict, info; and demo."""
 
 from __future__ import annotations
 

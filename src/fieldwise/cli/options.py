@@ -172,7 +172,7 @@ def on_ray(cluster: str | None, workers: int | None) -> bool:
     if cluster is None and workers is not None:
         raise SettingError("--workers goes with --cluster ray; torchrun starts workers by itself")
     if cluster not in (None, "ray"):
-        raise SettingError(f"cluster={cluster!r} is not one that is known; it may be ray")
+        raise SettingError(f"cluster={cluster!r} is not known; the only choice is ray")
     return cluster == "ray"
 
 
@@ -196,7 +196,7 @@ def kinds_of(pairs: list[str] | None) -> dict[str, str]:
 
 
 def crosses_of(given: Any) -> str | list[tuple[str, ...]]:
-    """Fields to cross, named with commas between them or, in a file, as lists."""
+    """Fields to cross, as texts with commas or, in a file, as lists."""
     given = [given] if isinstance(given, str) else given
     if not isinstance(given, list) or not all(isinstance(c, (str, list)) for c in given):
         raise SettingError(f"cross = {given!r} is not a list such as ['user,item']")
@@ -209,7 +209,7 @@ def crosses_of(given: Any) -> str | list[tuple[str, ...]]:
 def target_of(
     target: Sequence[str] | str | None, clicks: str | None, impressions: str | None
 ) -> dict[str, Any]:
-    """What to learn, as `encode` takes it."""
+    """The target options as arguments of `encode`."""
     if (clicks is None) != (impressions is None):
         raise SettingError("--clicks and --impressions go together")
     if clicks is not None and target:
@@ -224,7 +224,7 @@ READ_NAMES = (
 
 
 def reading_of(given: dict[str, Any]) -> dict[str, Any]:
-    """What goes to `encode`, taken out of the options that were given."""
+    """The arguments of `encode`, removed from the options that were given."""
     kinds = given.pop("kind", None) or []
     quote = not given.pop("no_quotes", False)
     roles = target_of(*(given.pop(k, None) for k in ("target", "clicks", "impressions")))

@@ -1,4 +1,4 @@
-"""The command that says what a run by many workers would take."""
+"""The command that estimates the time and memory of training with many workers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What commands show on a terminal: lines and tables, of names that are never markup; and what is
-said of a command that was interrupted."""
+"""Terminal output of commands: lines and tables, whose names are never read as markup; and the
+message of an interrupted command."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import typer
 
 __all__ = ["console", "interruptible", "say", "show_table", "shown_metrics"]
 
-PIPED = 120  # columns where there is no terminal
+PIPED = 120  # columns without a terminal
 
 
 def console(width: int = PIPED) -> Any:
-    """The terminal; where there is none, lines of this width."""
+    """The terminal; without one, lines of this width."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else width, highlight=False, markup=False)
@@ -34,8 +34,8 @@ def show_table(
     words: int = 1,
     spare: Sequence[str] = (),
 ) -> None:
-    """Numbers to the right of the first columns, which are words. Spare columns are left out, one
-    after the other, where the terminal is too narrow for all."""
+    """Print a table whose first `words` columns are text and whose others are numbers. Spare
+    columns are dropped, one by one, if the terminal is too narrow for all."""
     to = console()
     left_out: list[str] = []
     table = _table(title, heads, rows, words, left_out)
@@ -69,7 +69,7 @@ def _table(
 
 
 def shown_metrics(found: dict[str, float]) -> str:
-    """The figures that matter most, of any task."""
+    """The two most important metrics of a model, as text."""
     names = ("logloss", "auc", "accuracy", "rmse", "mae", "deviance", "loss")
     words = [f"{name} {found[name]:.4f}" for name in names if name in found]
     return ", ".join(words[:2])
@@ -77,7 +77,7 @@ def shown_metrics(found: dict[str, float]) -> str:
 
 @contextmanager
 def interruptible(words: str) -> Iterator[None]:
-    """Ctrl-C ends the command, and says what is left of its work."""
+    """On Ctrl-C, end the command with a message that says what is left of its work."""
     try:
         yield
     except KeyboardInterrupt:
@@ -86,5 +86,5 @@ def interruptible(words: str) -> Iterator[None]:
 
 
 def _plain(text: str) -> str:
-    """Names without what would steer a terminal."""
+    """Text without characters that control a terminal."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,14 +1,14 @@
-"""Ctrl-C and SIGTERM as exceptions, raised where they are heard and leave nothing locked for ever.
+"""Ctrl-C and SIGTERM as exceptions, raised only where they take effect and leave no lock held.
 
-Python raises them between any two steps of the main thread: also where one of its own classes has
-just taken a lock and is about to note that it has. A thread that waits for that lock then waits for
-ever, and the process for the thread. Or in what is called when an object goes, where exceptions
-are ignored. Such a signal is raised a moment later.
+Python raises them between any two steps of the main thread, even where one of its own classes has
+just taken a lock and not yet recorded it: a thread that waits for that lock then waits for ever,
+and the process for the thread. Or they are raised in a finaliser, where exceptions are ignored. In
+such places the signal is raised a moment later.
 
-And Python does not hear a signal at all while the main thread waits for a lock, if another thread
-got it or it came just before the wait began: only when the wait is over, which may be long. (Never,
-in Python 3.11 under a tracer: the thread that is waited for spins until the signal is heard.) A
-thread of its own learns of every signal from the C library and wakes the main thread.
+And while the main thread waits for a lock, Python does not handle a signal that another thread
+received, or that came just before the wait began, until the wait is over, which may be long.
+(Never, in Python 3.11 under a tracer: the thread that is waited for spins until the signal is
+handled.) A separate thread learns of every signal from the C library and wakes the main thread.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from typing import Any
 
 __all__ = ["UNDONE", "signals_heard"]
 
-UNDONE = "what was not finished is gone, or goes on with --resume where there is that option"
+UNDONE = "unfinished work is lost, or continues with --resume if the command has that option"
 
 LOCKING = (threading, concurrent.futures._base, concurrent.futures.thread, queue)
 FILES = {module.__file__ for module in (*LOCKING, weakref, _weakrefset)}
-JOINING = {"join", "_wait_for_tstate_lock"}  # these may be left at any time, and last long
+JOINING = {"join", "_wait_for_tstate_lock"}  # long waits, safe to interrupt at any time
 LATER = 0.001  # seconds
-SELDOM = 0.5  # while compiled code that hears no signal is at work
+SELDOM = 0.5  # seconds, while compiled code that handles no signals is running
 
 Handler = Callable[[int, FrameType | None], Any]
 
 
 @contextmanager
 def signals_heard() -> Iterator[None]:
-    """SIGTERM ends what is inside as Ctrl-C does. Who ignores Ctrl-C, as a shell's background jobs
-    do, goes on ignoring it."""
+    """Let SIGTERM end the enclosed work as Ctrl-C does. A process that ignores Ctrl-C, such as a
+    shell's background job, continues to ignore it."""
     raised: dict[int, Handler] = {signal.SIGTERM: _terminated}
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         raised[signal.SIGINT] = signal.default_int_handler
@@ -60,11 +60,11 @@ def signals_heard() -> Iterator[None]:
 
 
 class _Ears:
-    """Handles signals where there is a place for it, and wakes the main thread to hear them."""
+    """Handles signals where that is safe, and wakes the main thread to handle them."""
 
     def __init__(self, acts: Mapping[int, Handler]) -> None:
         self._acts = acts
-        self._late: list[int] = []  # came where there was no place for them
+        self._late: list[int] = []  # signals that came where raising was not safe
         self._is_awake = True
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
@@ -95,7 +95,7 @@ class _Ears:
             self._acts[number](number, frame)
 
     def _woken(self, _: int, frame: FrameType | None) -> None:
-        """All handlers of signals that have come are run by now, or are next."""
+        """SIGALRM: all handlers of earlier signals have run by now, or are next."""
         self._is_awake = True
         if self._late:
             self.hear(self._late.pop(), frame)
@@ -104,7 +104,7 @@ class _Ears:
         main = threading.main_thread().ident
         assert main is not None
         while came := self._reader.recv(64):
-            if {*came} == {signal.SIGALRM} and not self._late:  # this is what we sent
+            if {*came} == {signal.SIGALRM} and not self._late:  # our own signal
                 continue
             self._is_awake, pause = False, LATER
             while not self._is_awake:
@@ -114,15 +114,15 @@ class _Ears:
 
 
 def _is_no_place(frame: FrameType | None) -> bool:
-    """Whether an exception here could leave one of Python's own locks taken, or be ignored."""
+    """Whether an exception here could leave one of Python's own locks held, or be ignored."""
     if frame is None or frame.f_code.co_filename not in FILES:
         return False
-    # A condition's `wait` says by this name that it will take back the lock that it gave away.
+    # A local `gotit` marks a condition's `wait`, which takes back the lock that it released.
     return frame.f_code.co_name not in JOINING and "gotit" not in frame.f_locals
 
 
 def _terminated(*_: object) -> None:
-    """As Ctrl-C does: what is half done is tidied away. A second signal ends it at once."""
+    """Exit as after Ctrl-C, cleaning up unfinished work. A second signal ends it at once."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.write(2, f"terminated; {UNDONE}\n".encode())
     sys.exit(128 + signal.SIGTERM)

@@ -246,7 +246,7 @@ def train(
     fieldwise train clicks.csv --target clicked --out best.model --preset best
     fieldwise train clicks.store --out clicks.model --split time:day
 
-    Ctrl-C keeps the best so far; after a kill the same command with --resume goes on.
+    Ctrl-C keeps the best so far; after a kill the same command with --resume continues.
     """
     from ..train import Running
 
@@ -266,7 +266,7 @@ def train(
         callbacks=[*loggers, *([] if quiet else [_print_epoch])],
     )
     about = {"reading": reading, "overwrite": overwrite, "running": running}
-    with interruptible(f"the same command with --resume goes on ({out})"):
+    with interruptible(f"the same command with --resume continues ({out})"):
         model = train_table(locate(data), out, **about, **fitting)
     if not quiet and model is not None:
         typer.echo(
@@ -276,7 +276,7 @@ def train(
 
 
 def _trainer(cluster: str | None, workers: int | None, groups: int) -> Callable[..., Any]:
-    """What trains: this process, the workers a launcher has started, or a cluster's."""
+    """The function that trains: in this process, on a launcher's workers, or on a cluster's."""
     from .. import distributed, fitting
 
     if on_ray(cluster, workers):
@@ -317,7 +317,7 @@ FIT_NAMES = (
 def _train_options(
     given: dict[str, Any], config: Path | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What goes to `encode`, and what to `fit_store`."""
+    """The arguments of `encode`, and those of `fit_store`."""
     from ..fitting import PAPER
     from ..train import TrainSettings
 
@@ -341,7 +341,7 @@ def _train_options(
 
 
 def _read_config(config: Path, known: Sequence[str]) -> dict[str, Any]:
-    """The options of a file, each of the kind that it has on the command line."""
+    """The options in a file, checked to have the types of the command line."""
     import tomllib
 
     try:
@@ -378,7 +378,7 @@ def _is_of(kind: Any, value: Any) -> bool:
 
 
 def _is_nested(name: str, value: Any) -> bool:
-    """Kinds as a table of columns, crosses as lists of fields."""
+    """Whether kinds are a table of columns, or crosses lists of fields."""
     if name == "kind":
         return isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
     return isinstance(value, list) and all(_is_of(list, cross) for cross in value)

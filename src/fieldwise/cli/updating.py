@@ -106,7 +106,7 @@ def update(
 
 
 def _told(about: dict[str, Any]) -> list[str]:
-    """What an update did, for people."""
+    """Lines that say what an update did."""
     if not about["rows"]:
         return ["no rows"]
     new = about["new_categories"]
@@ -116,7 +116,7 @@ def _told(about: dict[str, Any]) -> list[str]:
         before, after = (shown_metrics(about[name]) for name in ("before", "after"))
         lines.append(f"held out: {before} before, {after} after")
         if about["table"] == "kept":
-            lines.append("training on was no better there: the table is kept, counts are added")
+            lines.append("training was no better there: the table is kept, counts are added")
     if "trees" in about:
         lines.append(f"trees: {about['trees']}")
     return lines

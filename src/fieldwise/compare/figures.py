@@ -1,5 +1,5 @@
-"""The paper's figure 1 of its tables: the importance of every field at the published setting (1a),
-and the bound over parameters (1b)."""
+"""The paper's figure 1 for its tables: the importance of every field with the published settings
+(1a), and the bound over parameters (1b)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write_figures(
     running: Running,
     say: Say,
 ) -> None:
-    """figure1a and figure1b, .json and .png each, where our model is among the results.
+    """Write figure1a and figure1b, .json and .png each, if our model is among the results.
 
     `settings` are those of all methods, `preset` our own.
     """

@@ -1,4 +1,4 @@
-"""Results to read and to look at: a Markdown table, JSON, a picture, and a page with all of it."""
+"""Results as a Markdown table, JSON, a plot, and a page with all of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ img { max-width: 100%; background: white; border-radius: 6px; }
 
 
 def write_pages(body: dict[str, Any], out: Path) -> None:
-    """results.json, .md, .png and .html; without matplotlib no picture."""
+    """Write results.json, .md, .png (only with matplotlib) and .html."""
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "results.json", (json.dumps(body, indent=1) + "\n").encode())
     write_atomically(out / "results.md", markdown(body).encode())
@@ -46,7 +46,7 @@ def headings(body: dict[str, Any]) -> list[str]:
 
 
 def cells(row: dict[str, Any], body: dict[str, Any]) -> list[str]:
-    """A method's row as text; what is not known is empty, and why is said."""
+    """A method's row as text; unknown figures are empty, with the reason."""
     published = _published(row) if any("published" in r for r in body["methods"]) else []
     if row["logloss"] is None:
         return [row["name"], f"{row['status']}: {row['note']}", "", "", "", "", *published]
@@ -86,7 +86,7 @@ def best(body: dict[str, Any]) -> str | None:
 
 
 def about(body: dict[str, Any]) -> list[str]:
-    """What was compared, in sentences."""
+    """Sentences on what was compared."""
     table = body["table"]
     rows = table["rows"]
     lines = [
@@ -157,7 +157,7 @@ def drawn(body: dict[str, Any]) -> bytes | None:
     bars = right.barh(range(len(rows)), seconds, color=colours)
     right.bar_label(bars, [duration(row["seconds"]) for row in rows], padding=4)
     right.set_xscale("log")
-    right.set_xlim(min(seconds) / 3, max(seconds) * 4)  # bars that can be told apart, and labels
+    right.set_xlim(min(seconds) / 3, max(seconds) * 4)  # room for labels
     right.xaxis.set_minor_formatter(ticker.NullFormatter())
     right.set_xlabel("training, seconds")
     figure.tight_layout()
@@ -168,7 +168,7 @@ def drawn(body: dict[str, Any]) -> bytes | None:
 
 
 def page(body: dict[str, Any], picture: bytes | None) -> str:
-    """One file, nothing from elsewhere."""
+    """The results as one self-contained HTML file."""
     title = html.escape(f"{body['data']}: methods compared")
     top = best(body)
     head = "".join(f"<th>{html.escape(name)}</th>" for name in headings(body))

@@ -1,5 +1,5 @@
-"""The paper's table, from its raw downloads: its preprocessing, its settings, its figures beside
-ours (Li et al., NeurIPS 2020, tables 1, 2, 4 and 5)."""
+"""The paper's table, from its raw downloads, with its preprocessing and settings, and its figures
+beside ours (Li et al., NeurIPS 2020, tables 1, 2, 4 and 5)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _steps(rate: float, decay: float, **more: Any) -> dict[str, Any]:
     return {"learning_rate": rate, "weight_decay": decay, **more}
 
 
-# The best points the paper's appendix gives. It is silent on the dropout of IPNN and OPNN: 0.5.
+# The best settings in the paper's appendix. It does not give the dropout of IPNN and OPNN: 0.5.
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "avazu": {
         "LR": _steps(0.1, 1e-9),
@@ -111,9 +111,9 @@ def reproduce(
 ) -> dict[str, Any]:
     """The paper's comparison on Criteo or Avazu, from the raw file of the download.
 
-    Rows are split 80/10/10 by chance, every method has its published setting and several seeds.
+    Rows are split 80/10/10 at random; every method has its published settings and several seeds.
     Results are as `compare_table` writes them, with the published figures beside. `figures` also
-    makes figure 1 of our model (figure1a and figure1b); `time_limit` is not for those.
+    makes figure 1 of our model (figure1a and figure1b); `time_limit` does not apply to those.
     """
     if name not in PRESETS:
         raise not_one_of(repr(name), name, PRESETS)
@@ -160,7 +160,7 @@ def reproduce(
 
 
 def checks(name: str, store: Store) -> list[str]:
-    """The table beside what the paper says of it, in sentences."""
+    """Sentences that compare the table with the paper's description of it."""
     sizes = StoredWords(store).sizes
     found, said = store.n_rows, N_ROWS[name]
     lines = [f"Rows: {found:,}, " + ("as published." if found == said else f"published {said:,}.")]

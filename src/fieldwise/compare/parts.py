@@ -1,4 +1,4 @@
-"""The rows that methods learn from, are tuned on, and are read once at the end."""
+"""The training, validation and test rows of a comparison."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMES = ("training", "validation", "test")
 
 @dataclass(frozen=True)
 class Parts:
-    """A problem whose judge is the validation part, and which rows are the test part."""
+    """A problem, with the validation part as its judge, and the mask of the test rows."""
 
     problem: Problem
     test: np.ndarray
@@ -44,16 +44,16 @@ def encoded(
     *,
     show: bool | None,
 ) -> tuple[Store, list[int]]:
-    """The store of a comparison, made now or before, and where its given parts end.
+    """The store of a comparison, made now or kept from before, and where its given parts end.
 
-    `others` are tables for validation and test, coded with what was learned from `data`.
+    `others` are tables for validation and test, encoded with the vocabulary of `data`.
     """
     path, ends = folder / "store", folder / "parts.json"
     if ends.is_file():
         return Store(path), json.loads(ends.read_text())
     if is_store(data):
         if others:
-            raise SettingError("a store comes with all its rows; leave the other tables out")
+            raise SettingError("a store must hold all rows; leave the other tables out")
         return Store(data), []
     from ..data.encoding import encode
 
@@ -70,9 +70,9 @@ def encoded(
 def parted(
     store: Store, cuts: list[int], split: str, validation: float, test: float, seed: int
 ) -> Parts:
-    """Cut where the parts were given, or by a rule: the test rows first, then those of validation.
+    """Split a store where given tables end, or by a rule: test rows first, then validation rows.
 
-    What occurs in the training rows alone is known: other categories are unseen ones.
+    Only categories that occur in the training rows are known; all others are unseen.
     """
     words, schema = StoredWords(store), store.schema
     if len(schema.targets) != 1:
@@ -135,12 +135,12 @@ def _masks(
             f"validation={validation} and test={test} must be more than 0 and less than 1 together"
         )
     last = held_out_rows(store, words, split, test, seed)
-    both = held_out_rows(store, words, split, test + validation, seed)  # `last` is within
+    both = held_out_rows(store, words, split, test + validation, seed)  # includes `last`
     return [~both, both & ~last, last]
 
 
 def _check_masks(masks: list[np.ndarray], target: np.ndarray, classes: Sequence[str]) -> None:
-    """Refuse parts that nothing can be learned from, or judged by."""
+    """Raise if a part is empty or lacks classes."""
     for name, mask in zip(NAMES, masks, strict=True):
         if not mask.any() or target[mask].min() == target[mask].max():
             what = "is empty" if not mask.any() else "has one class only"

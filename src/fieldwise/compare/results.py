@@ -1,4 +1,4 @@
-"""What is said of methods: means and deviations over seeds, and how sure the differences are."""
+"""Results of methods: means and deviations over seeds, and intervals of the differences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Result:
 
 
 def results_of(results: list[Result], parts: Parts, about: dict[str, Any]) -> dict[str, Any]:
-    """Everything that is known, as JSON has it."""
+    """All results as a dict for JSON."""
     losses = {r.method.name: _row_losses(r, parts) for r in results if r.fits}
     intervals = _differences(losses)
     return {
@@ -44,7 +44,7 @@ def results_of(results: list[Result], parts: Parts, about: dict[str, Any]) -> di
 
 
 def _row(result: Result, difference: dict[str, float] | None) -> dict[str, Any]:
-    """The figures of a method; None where there is none."""
+    """The figures of a method; None for missing ones."""
     row: dict[str, Any] = {"name": result.method.name, "status": result.status}
     row |= dict.fromkeys(("logloss", "auc", "seconds", "parameters"))
     row |= {"note": result.note}
@@ -82,8 +82,8 @@ def _row_losses(result: Result, parts: Parts) -> tuple[np.ndarray, np.ndarray]:
 def _differences(
     losses: dict[str, tuple[np.ndarray, np.ndarray]],
 ) -> dict[str, dict[str, float]]:
-    """Every method's logloss less ours, with a 95 % interval: 1,000 times as many test rows are
-    drawn with replacement."""
+    """Every method's logloss less ours, with a 95 % interval from 1,000 bootstrap draws of the test
+    rows."""
     if OURS not in losses:
         return {}
     ours, weight = losses[OURS]

@@ -1,5 +1,5 @@
-"""A comparison: every method is tuned on the validation rows, fitted with several seeds, and read
-once on the test rows. Whatever ends it, the same call goes on where it was."""
+"""A comparison: every method is tuned on the validation rows, fitted with several seeds, and
+evaluated once on the test rows. However it ends, the same call continues where it stopped."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ __all__ = ["compare_table", "run_methods"]
 
 TRAINING = TrainSettings(epochs=40)
 COMPILED_ROWS = 4096
-WORTH_SAVING = 1_000_000  # rows to learn from: shorter fits are made anew after an interruption
+WORTH_SAVING = 1_000_000  # training rows; smaller fits are repeated after an interruption
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is done with each method. Without `trials` the settings are those of `presets`."""
+    """What to do with each method. With `presets`, settings are those and not searched for."""
 
     methods: Sequence[Method]
     trials: int
     repeats: int
     seed: int
-    time_limit: float | None = None  # minutes a method
+    time_limit: float | None = None  # minutes per method
     presets: Mapping[str, Mapping[str, Any]] | None = None
     training: TrainSettings = TRAINING
 
@@ -85,9 +85,10 @@ def compare_table(
 ) -> dict[str, Any]:
     """Compare methods on a table or a store, and write results.md, .json, .png and .html in `out`.
 
-    The table is cut by `split`, as `fieldwise train` has it, or comes in three: `data`,
+    The table is cut by `split`, as by `fieldwise train`, or given as three: `data`,
     `validation_data` and `test_data`. `time_limit` is in minutes, for each method. The folder also
-    keeps what was tried: the same call goes on, one with more methods, trials or repeats adds them.
+    keeps what was tried: the same call continues, one with more methods, trials or repeats adds
+    them.
     """
     plan = Plan(
         methods=chosen_methods(methods),
@@ -102,7 +103,7 @@ def compare_table(
     others = {"validation": validation_data, "test": test_data}
     given = {name: other for name, other in others.items() if other is not None}
     if len(given) == 1:
-        raise SettingError("validation_data and test_data come together")
+        raise SettingError("validation_data and test_data come together; give both or neither")
     running = running or Running()
     cutting: dict[str, Any] = {
         "split": split,
@@ -125,7 +126,7 @@ def compare_table(
 
 
 def prepared(out: Path, identity: Mapping[str, Any], overwrite: bool) -> Path:
-    """The folder of a comparison's work, new or of the same comparison."""
+    """The work folder of a comparison, created or checked to be of the same comparison."""
     folder = out / ".work"
     file = folder / "comparison.json"
     if overwrite:
@@ -145,7 +146,7 @@ def prepared(out: Path, identity: Mapping[str, Any], overwrite: bool) -> Path:
 
 @contextmanager
 def nothing_left(folder: Path) -> Iterator[None]:
-    """A mistake that is found before there is work to lose leaves no folder behind."""
+    """On a user's mistake, remove the folder if there is no work in it to lose."""
     try:
         yield
     except FieldwiseError:
@@ -157,7 +158,7 @@ def nothing_left(folder: Path) -> Iterator[None]:
 
 
 def run_methods(parts: Parts, folder: Path, plan: Plan, running: Running, say: Say) -> list[Result]:
-    """The result of every method; one that cannot run, fails or takes too long has one too."""
+    """The result of every method, including those that cannot run, fail or take too long."""
     (folder / "fits").mkdir(exist_ok=True)
     work = Work(parts, folder, plan, replace(running, keeps_best=False), say)
     if any(method.name == OURS for method in plan.methods):
@@ -166,7 +167,7 @@ def run_methods(parts: Parts, folder: Path, plan: Plan, running: Running, say: S
 
 
 def _compile(parts: Parts, running: Running) -> None:
-    """Fit a few rows, so that no measured time has the kernels' compilation in it."""
+    """Fit a few rows, so that no measured time includes compiling kernels."""
     problem = parts.problem
     if problem.only is None:
         return
@@ -182,7 +183,7 @@ def _compile(parts: Parts, running: Running) -> None:
 
 @dataclass
 class Work:
-    """The fits of a comparison, kept as they are made."""
+    """The fits of a comparison, each kept when finished."""
 
     parts: Parts
     folder: Path
@@ -214,7 +215,7 @@ class Work:
             limit = f"{self.plan.time_limit:g} minutes were over"
             after = f" after {len(fits)} of {self.plan.repeats} seeds" if fits else ""
             return Result(method, "out of time", limit + after, fits)
-        except Exception as error:  # whatever it is, the other methods go on
+        except Exception as error:  # whatever it is, the other methods continue
             words = " ".join(str(error).split()) or type(error).__name__
             if not isinstance(error, FieldwiseError):
                 words = f"{type(error).__name__}: {words}"
@@ -233,26 +234,26 @@ class Work:
         return min(self.plan.trials, int(np.prod([len(v) for v in method.grid.values()])))
 
     def _n_of(self, method: Method) -> int:
-        """The fits of a method; the first seed is a trial's."""
+        """The number of a method's fits; the first seed's is one of the trials."""
         if self._why_not(method):
             return 0
         return self._n_trials(method) + self.plan.repeats - 1
 
     def _tuned(self, method: Method) -> tuple[dict[str, Any], str]:
-        """The settings that are best on the validation rows, and a word on the search if it was cut
-        short: at half of the method's time."""
+        """The settings that are best on the validation rows, and a note if the search was cut
+        short, at half of the method's time."""
         study = open_study(self.folder / "study.db", method.name, self.plan.seed, method.start)
         deadline = self._deadline(method)
         half = deadline if self.plan.time_limit is None else deadline - 30 * self.plan.time_limit
 
         def tried(settings: dict[str, Any], report: Report) -> float:
-            # The first may take all the time there is: without one there is nothing to go by.
+            # The first trial may take all the time: without one there is no result.
             limit = half if any(t.value is not None for t in finished(study)) else deadline
             try:
                 return float(self._fit(method, settings, 0, limit, report)["validation_loss"])
             except (FieldwiseError, OutOfTime):
                 raise
-            except Exception as error:  # of another library: other settings may do
+            except Exception as error:  # of another library: other settings may work
                 raise TrainingError(f"{type(error).__name__}: {error}") from error
 
         def is_over() -> bool:
@@ -269,13 +270,13 @@ class Work:
         good = [t for t in ended if t.value is not None and t.state.name == "COMPLETE"]
         if not good:
             errors = [t.user_attrs["error"] for t in ended if "error" in t.user_attrs]
-            raise SettingError(errors[0] if errors else "no trial came to an end")
+            raise SettingError(errors[0] if errors else "no trial finished")
         best = min(good, key=lambda t: (t.value, t.number))
         words = f"{len(ended)} of {n_trials} trials" if len(ended) < n_trials else ""
         return dict(best.params), words
 
     def _deadline(self, method: Method) -> float:
-        """When the method's time is over, what it took before counted in."""
+        """When the method's time is over, including time spent in earlier calls."""
         if self.plan.time_limit is None:
             return float("inf")
         file = self._spent(method)
@@ -283,7 +284,7 @@ class Work:
         return clock() + 60 * self.plan.time_limit - spent
 
     def _spent(self, method: Method) -> Path:
-        """Seconds that each of its fits took, whatever became of it."""
+        """The file with the seconds of each of its fits, finished or not."""
         return self.folder / "fits" / f"{method.name}.seconds"
 
     def _fit(
@@ -294,7 +295,7 @@ class Work:
         deadline: float,
         report: Report | None = None,
     ) -> dict[str, Any]:
-        """A fit and its reading of the test rows, made now or before."""
+        """A fit and its metrics on the test rows, made now or kept from before."""
         key = hashlib.sha256(repr(sorted(settings.items())).encode()).hexdigest()[:12]
         file = self.folder / "fits" / f"{method.name}-{key}-{seed}.json"
         if file.is_file():
@@ -302,7 +303,7 @@ class Work:
         if clock() > deadline:
             raise OutOfTime
         gave_up = False
-        # A tree is no epoch: losses after a few trees say nothing of many.
+        # A tree is not an epoch: losses after a few trees do not predict those after many.
         judge = None if method.counts_trees else report
 
         def watch(record: dict[str, Any]) -> bool:
@@ -340,7 +341,7 @@ class Work:
         return body
 
     def _running(self, name: str, watch: Callable[[dict[str, Any]], bool]) -> Running:
-        """How a fit runs: watched, and with checkpoints of its own where it is long."""
+        """How to run a fit: watched, and with its own checkpoints if it is long."""
         is_long = self.parts.about["rows"]["training"] >= WORTH_SAVING
         return replace(
             self.running,
@@ -353,7 +354,7 @@ class Work:
         return {**json.loads(file.read_text()), "scores": file.with_suffix(".npy")}
 
     def _read(self, scorer: Any, file: Path) -> dict[str, float]:
-        """Scores of the test rows, kept for what is said of all methods together."""
+        """Metrics on the test rows, whose scores are kept to compare methods."""
         problem = self.parts.problem
         found = scored(scorer, problem, problem.rows, self.parts.test, self._scale)
         z, y, w = map(np.concatenate, zip(*found, strict=True))
@@ -384,6 +385,6 @@ class Work:
 
 
 def _importance(engine: Any) -> list[float]:
-    """The importance of every field, of an engine that holds our model."""
+    """The importance of every field, from an engine that holds our model."""
     found: list[float] = maths.importance(host(engine.table), engine.layout).tolist()
     return found

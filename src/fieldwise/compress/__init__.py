@@ -1,5 +1,5 @@
-"""Smaller models that predict the same: fewer ranks, rows, fields and bits, as far as a table to
-judge by allows, with a bound on what any score can change by."""
+"""Smaller models with the same predictions: fewer ranks, rows, fields and bits, as far as the loss
+on a validation table allows, with a bound on the change of any score."""
 
 from .._lazy import lazily
 

@@ -1,17 +1,17 @@
-"""How much any score can have changed: a bound over all rows that there can be.
+"""A bound on the change of a score by compression, over all possible rows.
 
 In the coordinates of `Factors` a row's score before and after are sums over fields and pairs, so
 
     |z' - z| <= |offsets' - offsets| + sum_i max_f (|b'_f - b_f| + 1/2 sum_{j != i} h_ij(f))
     h_ij(f) = max_g |e_ij(f, g)|
 
-with f, g over everything that fields i and j can hold and e_ij(f, g) = pair'_ij - pair_ij. Where
-there are not too many, all pairs are gone through; otherwise by Cauchy and Schwarz, for every block
-of columns, with e = T' - T of a row:
+with f, g over everything that fields i and j can hold and e_ij(f, g) = pair'_ij - pair_ij. If there
+are not too many, all pairs are computed; otherwise, by Cauchy and Schwarz, for every block of
+columns, with e = T' - T of a row:
 
     |T'_f . T'_g - T_f . T_g| <= |e_f| max_g |T_g| + |T'_f| max_g |e_g|
 
-It holds for the numbers as they are stored; sums in float32 round on top of it.
+It holds for the numbers as stored; rounding of sums in float32 comes on top.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .smaller import kept_columns, unused
 
 __all__ = ["LINEAR_WITHIN", "certificate", "largest_change"]
 
-LINEAR_WITHIN = 10.0  # standard deviations of a number that is kept as it is
-PAIRS, ENTRIES = 1 << 30, 1 << 24  # categories taken together, numbers of a table: all of them
+LINEAR_WITHIN = 10.0  # standard deviations of a linear number that the bound covers
+PAIRS, ENTRIES = 1 << 30, 1 << 24  # most pairs of categories, and numbers of a table, for all pairs
 PIECE = 1 << 12
 
 Both = tuple[np.ndarray, np.ndarray]  # rows (n, R + K) before and after
@@ -40,7 +40,7 @@ Both = tuple[np.ndarray, np.ndarray]  # rows (n, R + K) before and after
 def certificate(
     model: FieldwiseModel, factors: Factors, choice: Choice, new: FieldwiseModel
 ) -> dict[str, Any]:
-    """What a compressed model's header keeps: the bound, what it holds for, how it was found."""
+    """What a compressed model's header records: the bound, its conditions, how it was found."""
     sizes = np.array(model.layout.sizes, np.float64)
     n_pairs = (sizes.sum() ** 2 - (sizes**2).sum()) / 2
     every = n_pairs <= PAIRS and factors.table.size <= ENTRIES
@@ -74,7 +74,7 @@ def largest_change(
 
 
 class _BeforeAndAfter:
-    """Everything a field can hold, as rows before and after."""
+    """Everything a field can hold, as rows before and after compression."""
 
     def __init__(
         self, model: FieldwiseModel, factors: Factors, choice: Choice, new: FieldwiseModel
@@ -88,7 +88,7 @@ class _BeforeAndAfter:
         self._columns = kept_columns(self.layout, choice, self._kept)
 
     def __call__(self, i: int) -> Both:
-        """(n, R + K) each: of every code and of what was never seen, with the largest values"""
+        """(n, R + K) each: for every code and for unseen values, times the largest values"""
         layout, field = self.layout, self._model.schema.fields[i]
         own = layout.own(i)
         unseen = slice(layout.n_rows + i, layout.n_rows + i + 1)
@@ -106,7 +106,7 @@ class _BeforeAndAfter:
         before *= most[:, None]
         if i in self._kept:
             return before, after * most[:, None]
-        if self._factors.is_valued[i]:  # the same stands for values of either sign
+        if self._factors.is_valued[i]:  # values of either sign have the same row after
             return np.concatenate([before, -before]), np.concatenate([after, after])
         return before, after
 
@@ -123,7 +123,7 @@ class _BeforeAndAfter:
     def _of_evidence(
         self, own: FieldVocabulary, number: int, before: np.ndarray, after: np.ndarray
     ) -> Both:
-        """Crossed categories that are kept have the evidence they had, the others have none."""
+        """Crossed categories that are kept have the evidence they had; the others have none."""
         words: Any = self._model.vocabulary
         k, t = divmod(number % (len(words.evidence) * words.evidence.n_targets),
                       words.evidence.n_targets)  # fmt: skip
@@ -143,7 +143,7 @@ class _BeforeAndAfter:
 
 
 def _every_pair(rows: _BeforeAndAfter) -> list[np.ndarray]:
-    """Of every field (n, K): the sum over other fields of max_g |e_ij(f, g)|"""
+    """For every field (n, K): the sum over other fields of max_g |e_ij(f, g)|"""
     layout, m = rows.layout, rows.layout.n_fields
     every = [rows(i) for i in range(m)]
     out = [np.zeros((len(before), layout.n_outputs)) for before, _ in every]
@@ -164,7 +164,7 @@ def _every_pair(rows: _BeforeAndAfter) -> list[np.ndarray]:
 
 
 def _by_norms(rows: _BeforeAndAfter) -> list[np.ndarray]:
-    """The same, from above, from norms of rows a block of columns"""
+    """Upper bounds of the same, from the norms of rows in every block of columns"""
     layout, m, K = rows.layout, rows.layout.n_fields, rows.layout.n_outputs
     most_before, most_apart = np.zeros((m, K * m)), np.zeros((m, K * m))
     found = []
@@ -181,12 +181,12 @@ def _by_norms(rows: _BeforeAndAfter) -> list[np.ndarray]:
             for j in range(m):
                 for b in {o * m + i, o * m + j} if j != i else ():
                     total[:, o] += apart[:, b] * most_before[j, b] + after[:, b] * most_apart[j, b]
-        out.append(total * (1 + 1e-6))  # what the norms lost as float32
+        out.append(total * (1 + 1e-6))  # for the norms' rounding to float32
     return out
 
 
 def _norms(layout: Any, rows: np.ndarray) -> np.ndarray:
-    """(n, K m) the length of rows in every block's columns"""
+    """(n, K m) the norms of rows in every block of columns"""
     blocks = range(layout.n_outputs * layout.n_fields)
     parts = [rows[:, layout.starts[b] : layout.starts[b + 1]] for b in blocks]
     return np.stack([np.sqrt((part**2).sum(axis=1)) for part in parts], axis=1)

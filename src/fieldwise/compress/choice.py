@@ -1,6 +1,6 @@
-"""What is left out of a model for a price: everything that adds less to the mean square of scores
-than its bytes cost. One price for ranks, fields, rows and crossed categories, so that each gives
-way where it is dearest."""
+"""What to leave out of a model at a price per byte: everything that adds less to the mean square of
+scores than its bytes cost. Ranks, fields, rows and crossed categories have the same price, so that
+whatever is worth least for its bytes goes first."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ROUNDS = 2  # fewer rows make columns cheaper, and fewer columns rows
 
 @dataclass(frozen=True)
 class Choice:
-    """What is kept: ranks a field, fields, of every field the new code of each code, and of every
-    cross which crossed categories."""
+    """What is kept: ranks of each field, fields, for every field the new code of each code, and for
+    every cross which crossed categories."""
 
     kind: str  # of the entries
     ranks: tuple[int, ...]
@@ -32,13 +32,13 @@ class Choice:
     crosses: tuple[np.ndarray, ...]
 
     def up_to(self, step: str, whole: Choice) -> Choice:
-        """This choice's steps up to one, the others as they are in the whole."""
+        """This choice's steps up to and including `step`, the others as in `whole`."""
         later = STEPS[STEPS.index(step) + 1 :] if step in STEPS else STEPS
         return replace(self, **{name: getattr(whole, name) for name in later})
 
 
 class Prices:
-    """What everything in a model adds to its scores, and what it costs."""
+    """What each part of a model adds to its scores, and what it costs in bytes."""
 
     def __init__(self, model: FieldwiseModel, factors: Factors) -> None:
         self.model, self.factors = model, factors
@@ -53,7 +53,7 @@ class Prices:
         return Choice(kind, layout.ranks, (True,) * layout.n_fields, rows, crosses)
 
     def limits(self, kind: str) -> tuple[float, float]:
-        """Prices that leave out next to nothing, and everything that can be."""
+        """The prices at which next to nothing, and everything possible, is left out."""
         n_columns, n_rows = self.factors.layout.n_columns, len(self.factors.table)
         columns = np.concatenate(self.factors.column_effects())
         rows = self.factors.row_effects(np.ones(n_columns, bool))
@@ -67,15 +67,15 @@ class Prices:
         return float(found[0].min()) / 2, float(found[1].max()) * 2
 
     def _column_bytes(self, kind: str, n_rows: int) -> float:
-        """What a rank of a field takes: a column for every output."""
+        """The bytes of a rank of a field: a column for every output."""
         return float(self.factors.layout.n_outputs * np.dtype(kind).itemsize * n_rows)
 
     def _row_bytes(self, kind: str, n_columns: int) -> float:
-        """What a row takes: entries, scale and biases."""
+        """The bytes of a row: entries, scale and biases."""
         return float(np.dtype(kind).itemsize * n_columns + 4 + 4 * self.factors.layout.n_outputs)
 
     def chosen(self, price: float, kind: str) -> Choice:
-        """What is worth a price, in mean square of the score a byte."""
+        """The choice of what is worth a price, in mean square of the score per byte."""
         layout, factors = self.factors.layout, self.factors
         out = self.whole(kind)
         n_rows = layout.n_rows + layout.n_fields
@@ -99,8 +99,8 @@ class Prices:
     def _fields(
         self, effects: np.ndarray, price: float, row: float, blocks: list[float]
     ) -> tuple[bool, ...]:
-        """True for fields that are worth their rows and their block of columns, and for the best of
-        them. All stay where there are crosses, which are made of them."""
+        """True for fields that are worth their rows and their block of columns, and for the best
+        field. All stay if there are crosses, which are made of them."""
         layout = self.factors.layout
         if self._crossed:
             return (True,) * layout.n_fields
@@ -111,7 +111,7 @@ class Prices:
         return tuple(bool(k) for k in kept)
 
     def _rows(self, effects: np.ndarray, least: float) -> tuple[np.ndarray, ...]:
-        """New codes: categories that are not worth a row join the rare ones, the others move up."""
+        """New codes: categories not worth a row join the rare ones, the others move up."""
         layout = self.factors.layout
         out = []
         for i, field in enumerate(self.model.schema.fields):
@@ -123,8 +123,8 @@ class Prices:
 
     @cached_property
     def _crosses(self) -> list[np.ndarray]:
-        """Of every cross (g,) what its crossed categories add to scores a byte, by the evidence
-        they have instead of none"""
+        """For every cross (g,): what its crossed categories add to scores per byte, by having
+        evidence instead of none"""
         words: Any = self.model.vocabulary
         if not self._crossed or not words.own:
             return []  # none, or trees read them
@@ -143,7 +143,7 @@ class Prices:
         return out
 
     def _moved(self, number: int, evidence: np.ndarray) -> np.ndarray:
-        """(g, K) by how much a field of evidence moves scores, beside no evidence"""
+        """(g, K) how much a field of evidence moves scores, compared with no evidence"""
         words: Any = self.model.vocabulary
         layout, R = self.factors.layout, self.factors.layout.n_columns
         i = len(words.base.fields) + number

@@ -1,17 +1,17 @@
-"""A table in coordinates in which what matters least is last, and every score is as it was.
+"""A table in coordinates ordered by how much they matter, with unchanged scores.
 
-Means: a field's mean row (weighted by how often categories were seen) leaves its rows; what it
-brought goes to the biases of rows and to the offsets, where it is exact. With ~T the rows that are
-left, M the means and g_j = `maths.main_slopes` of them,
+Means: a field's mean row (weighted by how often categories were seen) is taken from its rows; its
+part of scores moves to the biases of rows and to the offsets, where it is exact. With ~T the
+remaining rows, M the means and g_j = `maths.main_slopes` of them,
 
     z = offsets + sum_{i < j} pair_ij(M, M) + sum_j ~T[f_j] . g_j + sum_{i < j} pair_ij(~T, ~T)
 
 Fields whose slots carry values keep their rows as they are (M = 0), because values do not sum to 1.
 
-Turning: a block is V U^T with V (d_i, r) the field's own rows and U (d - d_i, r) all others'. With
+Rotation: a block is V U^T with V (d_i, r) the field's own rows and U (d - d_i, r) all others'. With
 each row weighted by the root of its share, QR gives V = Q1 R1 and U = Q2 R2, and R1 R2^T = X S Y^T.
 Then V R2^T Y S^-1/2 and U R1^T X S^-1/2 have the same products as V and U, and column t of them
-adds S_t^2 to the mean square of the score, were fields independent. W = V U^T is never formed.
+adds S_t^2 to the mean square of the score, if fields are independent. W = V U^T is never formed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from ..model import FieldwiseModel
 
 __all__ = ["Factors"]
 
-NOTHING = 1e-12  # of a block's largest singular value: what rounding leaves of a zero
+NOTHING = 1e-12  # of a block's largest singular value: smaller ones are rounding errors
 
 
 class Factors:
     """table (d + m, R + K) float32 in the new coordinates, offsets (K,), worth (R,) the singular
-    value of every column, shares (d,) how often each row is met, weights (d,) its mean value."""
+    value of every column, shares (d,) how often each row occurs, weights (d,) its mean value."""
 
     def __init__(self, model: FieldwiseModel) -> None:
         layout = self.layout = model.layout
@@ -59,8 +59,7 @@ class Factors:
         self._balance()
 
     def exact(self, j: int, part: slice) -> np.ndarray:
-        """Some rows of field j in the new coordinates, (n, R + K) float64; its mean row is row
-        d + j"""
+        """Some rows of field j in the new coordinates, (n, R + K) float64; row d + j is its mean"""
         out, layout = self._centred(j, part), self.layout
         for b, (own, other) in enumerate(zip(self._own, self._other, strict=True)):
             o, i = divmod(b, layout.n_fields)
@@ -96,9 +95,9 @@ class Factors:
             self._other.append(mine.T @ (X * root))
 
     def _balance(self) -> None:
-        """Weigh every column of V against that of U so that entries of V are as large as those of
-        the field that has the largest of U: then one scale suits all of a row. Sets `lean` (R,),
-        the mean square of a column of V over its worth; that of U, summed over fields, is 1 / lean.
+        """Scale every column of V against that of U so that entries of V are as large as those of
+        the field with the largest of U: then one scale suits a whole row. Sets `lean` (R,), the
+        mean square of a column of V over its worth; that of U, summed over fields, is 1 / lean.
         """
         layout, R = self.layout, self.layout.n_columns
         largest = np.zeros(R)
@@ -118,7 +117,7 @@ class Factors:
                 self.table[part, :R] *= factor.astype(np.float32)
 
     def column_effects(self) -> list[np.ndarray]:
-        """Of every field (r_i,): what each of its ranks adds to the mean square of scores"""
+        """For every field (r_i,): what each of its ranks adds to the mean square of scores"""
         layout = self.layout
         return [
             sum((self.worth[layout.block(o, i)] ** 2 for o in range(layout.n_outputs)), np.zeros(r))
@@ -126,8 +125,8 @@ class Factors:
         ]
 
     def row_effects(self, kept: np.ndarray) -> np.ndarray:
-        """(d,) the mean square by which scores change where a row gives way to its field's mean,
-        times how often it is met; of the columns kept (R,), true for those that are
+        """(d,) the mean square change of scores when a row is replaced by its field's mean, times
+        how often it occurs; over the columns that `kept` (R,) has true
 
         With p and q of the other fields it is the mean of (db + dT_own . p + dT_other . q)^2.
         """
@@ -153,8 +152,8 @@ class Factors:
 
     @cached_property
     def _across(self) -> list[np.ndarray]:
-        """Of every output (R_o, R_o): the mean of U_t V_s over the field that owns column s. The
-        two ways in which a pair of rows meets, by one's V and by the other's, go together."""
+        """For every output (R_o, R_o): the mean of U_t V_s over the field that owns column s. The
+        two products of a pair of rows, by one's V and by the other's, are correlated."""
         layout = self.layout
         out = []
         for o in range(layout.n_outputs):
@@ -170,7 +169,7 @@ class Factors:
         return out
 
     def middle(self, j: int) -> np.ndarray:
-        """(R + K,) what field j brings on average"""
+        """(R + K,) the mean row of field j, weighted by values"""
         own = self.layout.own(j)
         found: np.ndarray = self.weights[own] @ self.table[own].astype(np.float64)
         return found
@@ -179,7 +178,7 @@ class Factors:
 def _smooth(
     layout: Layout, counts: np.ndarray, square: np.ndarray, is_valued: np.ndarray
 ) -> np.ndarray:
-    """(d,) how often rows are met; those that training met seldom are not taken for impossible"""
+    """(d,) how often rows occur, smoothed so that rows rare in training do not seem impossible"""
     out = np.empty(layout.n_rows)
     for i in range(layout.n_fields):
         own = layout.own(i)

@@ -1,4 +1,4 @@
-"""The search for the smallest model whose loss on a table stays in bounds, and what it found."""
+"""The search for the smallest model whose loss on a table stays within bounds, and its result."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .smaller import Coded, smaller
 __all__ = ["Compression", "Step", "compress", "folder_bytes"]
 
 BISECTIONS = 14
-ERRORS = 2.0  # standard errors of the loss added that must be in bounds too, for rows to come
-ROUNDS = 3  # of which the fastest counts
+ERRORS = 2.0  # standard errors that are added to the loss, for rows to come
+ROUNDS = 3  # of timing, of which the fastest counts
 
 
 @dataclass(frozen=True)
 class Step:
-    """How large, good and fast a model is after a step: bytes of its folder, loss and rows scored a
-    second on the table to judge by."""
+    """The size, loss and speed of a model after a step: bytes of its folder, loss and rows scored
+    per second on the validation table."""
 
     name: str
     n_bytes: int
@@ -42,17 +42,17 @@ class Step:
     rows_per_second: float
 
     def kept(self) -> dict[str, Any]:
-        """What does not depend on the machine."""
+        """The part that does not depend on the machine."""
         return {"step": self.name, "bytes": self.n_bytes, "loss": self.loss}
 
 
 @dataclass(frozen=True)
 class Compression:
-    """The smaller model, and how it came about.
+    """The smaller model, and how it was made.
 
     Attributes
     ----------
-    model : the smaller model; the one that was given where nothing could be left out.
+    model : the smaller model; the given one if nothing could be left out.
     steps : size, loss and speed after every step, the first being the model as it was.
     certificate : bounds on the change of scores; `largest_change` holds for any row.
     times_smaller : how many times smaller the files are.
@@ -103,7 +103,7 @@ def compress(
     with progress("compress", total, show=show) as tell:
         search = _Search(model, factors, prices, judge, max_loss, tell)
         choice = search.best()
-        if choice is None:  # not even halves are
+        if choice is None:  # even float16 adds too much loss
             return Compression(model, [before])
         steps = [before, *search.steps(choice)]
         made = smaller(model, factors, choice)
@@ -122,12 +122,12 @@ def _check(model: FieldwiseModel, max_loss: float) -> None:
         raise ModelError("the model is compressed already; compress the one it was made from")
     if model.layout.component != "linear":
         raise ModelError(
-            f"the component {model.layout.component!r} has products of three rows, which are not "
+            f"the component {model.layout.component!r} has products of three rows, which cannot be "
             "compressed; train with component='linear'"
         )
     if model.objective.is_vote:
         raise ModelError(
-            "the fields of a vote are no sum, which compressing rests on; train with combine='sum'"
+            "the scores of a vote are not added up, as compression needs; train with combine='sum'"
         )
 
 
@@ -149,8 +149,8 @@ class _Search:
         return added + ERRORS * error <= self.max_loss
 
     def best(self) -> Choice | None:
-        """What is left at the highest price that is allowed, of the smallest kind of entries that
-        is; None where none is."""
+        """The choice at the highest price whose loss is allowed, with the smallest kind of entries
+        allowed; None if none is."""
         for kind in STORAGE:
             found = self.prices.whole(kind)
             if self._allowed(found):
@@ -175,7 +175,7 @@ class _Search:
         return found
 
     def steps(self, choice: Choice) -> list[Step]:
-        """The steps to a choice, one after the other, without those that change nothing."""
+        """The steps that lead to a choice, without those that change nothing."""
         whole, out = self.prices.whole(choice.kind), []
         for name in (choice.kind, *STEPS):
             part = choice.up_to(name, whole)
@@ -193,7 +193,7 @@ def _same(these: Any, those: Any) -> bool:
 
 
 class _Judge:
-    """The table to judge by, in the codes of a model's own fields."""
+    """The validation table, in the codes of a model's own fields."""
 
     def __init__(self, model: FieldwiseModel, coded: Coded, y: np.ndarray, w: np.ndarray) -> None:
         self._schema = model.base_vocabulary.schema
@@ -210,14 +210,14 @@ class _Judge:
             truth = target_values(chunk, model.schema), weight_values(chunk, model.schema)
             parts.append((*coded, *truth))
         if not parts or not sum(part[3].sum() for part in parts) > 0:
-            raise DataError("the table to judge by has no rows, or none with a weight")
+            raise DataError("the validation table has no rows, or none with a weight")
         codes, values, y, w = map(np.concatenate, zip(*parts, strict=True))
         return cls(model, Coded(codes, values), y.astype(np.float64), w.astype(np.float64))
 
     def _codes(
         self, model: FieldwiseModel, choice: Choice | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The codes and values that a model takes, which is left of the whole one by a choice."""
+        """The codes and values that a model takes, which `choice` left of the whole one."""
         if choice is None:
             n_fields = len(self._schema.fields)
             sizes = model.base_vocabulary.sizes
@@ -226,7 +226,7 @@ class _Judge:
         return self._coded.seen_by(model, self._schema, choice)
 
     def _losses(self, model: FieldwiseModel, coded: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        """(n,) of every row, the sum over targets"""
+        """(n,) the loss of every row, summed over targets"""
         out = np.zeros(len(self._y))
         pairs = zip(model.objective.heads, model.scores_by_target(*coded), strict=True)
         for k, (head, z) in enumerate(pairs):
@@ -234,7 +234,7 @@ class _Judge:
         return out
 
     def added(self, model: FieldwiseModel, choice: Choice) -> tuple[float, float]:
-        """By how much the mean loss is above the whole model's, and its standard error"""
+        """The mean loss less the whole model's, and the standard error of that"""
         w, away = self._w, self._losses(model, self._codes(model, choice)) - self._before
         mean = float(weighted_sum(w, away) / w.sum())
         return mean, float(np.sqrt(np.sum((w * (away - mean)) ** 2)) / w.sum())
@@ -248,7 +248,7 @@ class _Judge:
     def changes(
         self, before: FieldwiseModel, after: FieldwiseModel, choice: Choice
     ) -> dict[str, float]:
-        """By how much the scores of these rows changed."""
+        """How much the scores of these rows changed."""
         old = before.score_codes(*self._codes(before))
         away = after.score_codes(*self._codes(after, choice)) - old
         return {
@@ -267,7 +267,7 @@ def _fastest(work: Callable[[], Any]) -> float:
 
 
 def folder_bytes(model: FieldwiseModel) -> int:
-    """What a model takes on disk."""
+    """The bytes of a model on disk."""
     with tempfile.TemporaryDirectory() as folder:
         saved = model.save(Path(folder) / "model")
         return sum(file.stat().st_size for file in saved.iterdir())

@@ -1,4 +1,4 @@
-"""The model that is left of another by a choice, and the other's codes in it."""
+"""The model that a choice leaves of another, and the other's codes in it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Coded:
 
 
 def smaller(model: FieldwiseModel, factors: Factors, choice: Choice) -> FieldwiseModel:
-    """The model with what was chosen. Rows that share one now have their mean, weighted by counts;
-    fields that are gone bring what they brought on average."""
+    """The model with what was chosen. Merged rows become their mean, weighted by counts; removed
+    fields count with their average."""
     layout = model.layout
     kept = [i for i in range(layout.n_fields) if choice.fields[i]]
     new = Layout(
@@ -84,19 +84,19 @@ def smaller(model: FieldwiseModel, factors: Factors, choice: Choice) -> Fieldwis
 
 
 def unused(factors: Factors, choice: Choice) -> np.ndarray:
-    """(m, R + K) what fields that are gone bring on average; zero for those that stay"""
+    """(m, R + K) the average rows of removed fields; zero for those that stay"""
     layout = factors.layout
     out = np.zeros((layout.n_fields, layout.width))
     for i, stays in enumerate(choice.fields):
         if not stays:
             out[i] = factors.middle(i)
             if not factors.is_valued[i]:
-                out[i, : layout.n_columns] = 0  # the mean has left its rows
+                out[i, : layout.n_columns] = 0  # the mean was taken from its rows
     return out
 
 
 def kept_columns(layout: Layout, choice: Choice, kept: Sequence[int]) -> np.ndarray:
-    """The columns that stay, the biases among them, in their new order."""
+    """The columns that stay, including the biases, in their new order."""
     blocks = [
         np.arange(layout.block(o, i).start, layout.block(o, i).start + choice.ranks[i])
         for o in range(layout.n_outputs)
@@ -108,8 +108,7 @@ def kept_columns(layout: Layout, choice: Choice, kept: Sequence[int]) -> np.ndar
 def _with_slopes(
     rows: np.ndarray, slopes: np.ndarray, layout: Layout, columns: np.ndarray
 ) -> np.ndarray:
-    """Rows (n, R + K) in the columns that stay; their biases take in what the fields that are gone
-    bring"""
+    """Rows (n, R + K) in the columns that stay; their biases take in what removed fields bring"""
     bias = rows @ slopes
     out = rows[:, columns]
     out[:, -layout.n_outputs :] = bias
@@ -119,11 +118,11 @@ def _with_slopes(
 def _merged(
     factors: Factors, i: int, codes: np.ndarray, slopes: np.ndarray, columns: np.ndarray
 ) -> np.ndarray:
-    """(new size, new width) the rows of a field, those of one new code as their mean"""
+    """(new size, new width) the rows of a field, merged by new code into their means"""
     layout, own = factors.layout, factors.layout.own(i)
     count = factors.counts[own].astype(np.float64)
     total = np.bincount(codes, count)
-    count[total[codes] == 0] = 1.0  # seen nowhere: all the same
+    count[total[codes] == 0] = 1.0  # never seen: equal weights
     weight = count / np.bincount(codes, count)[codes]
     out = np.zeros((len(total), len(columns)))
     for part in maths.pieces(own):
@@ -160,8 +159,7 @@ def _vocabulary(model: FieldwiseModel, choice: Choice) -> Any:
 def _moments(
     model: FieldwiseModel, factors: Factors, choice: Choice, kept: Sequence[int]
 ) -> np.ndarray | None:
-    """(d, 2) where categories share a row, the sums of their moments; they are taken to come
-    independently."""
+    """(d, 2) moments, summed where categories are merged, as if these occurred independently."""
     if model.moments is None:
         return None
     out = []

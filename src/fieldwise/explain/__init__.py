@@ -1,6 +1,6 @@
-"""What a model learned, in numbers: of rows, fields and categories; and pictures of those.
+"""What a model learned about rows, fields and categories, in numbers and plots.
 
-Everything here takes a table, a layout and how often categories were seen, rather than a model.
+Everything here takes a table, a layout and counts of categories, rather than a model.
 """
 
 from .._lazy import lazily

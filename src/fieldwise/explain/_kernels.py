@@ -10,8 +10,7 @@ from ..engines._numba import njit, prange
 @njit(cache=True, nogil=True)
 def _explain_row(n, table, mean, rows, x, has_values, starts, slot_starts, n_outputs, worth,
                  middle, main, halves, pairs, wants_pairs):  # fmt: skip
-    """One sample; the differences of its rows from the mean are held a field after the other,
-    (m, R)."""
+    """One sample; `away` (m, R) holds the differences of its rows from the mean, by field."""
     m, n_columns = len(slot_starts) - 1, starts[-1]
     away = np.empty((m, n_columns), np.float32)
     for j in range(m):
@@ -45,10 +44,10 @@ def _explain_row(n, table, mean, rows, x, has_values, starts, slot_starts, n_out
 @njit(cache=True, nogil=True, parallel=True)
 def explain(table, mean, rows, x, has_values, starts, slot_starts, n_outputs, worth, middle,
             main, halves, pairs, wants_pairs, alone):  # fmt: skip
-    """Main effects and half the sums of pair effects, (n, K, m); where wanted the pair effects too.
+    """Main effects and half the sums of pair effects, (n, K, m); if wanted the pair effects too.
 
     table (d + m, at least R + K), mean (m, R + K) mu, rows (n, S), worth (d + m, K) what a row adds
-    to its field's main effect and middle (m, K) the mean of that. `alone` wakes no other thread.
+    to its field's main effect, and middle (m, K) the mean of that. `alone` uses no other thread.
     """
     if alone:
         for n in range(len(rows)):

@@ -1,5 +1,5 @@
-"""How far the loss on new rows may lie above the training loss: the paper's bound, field by field,
-and which fields help more on the rows they were trained on than on others."""
+"""How far the loss on new rows can exceed the training loss: the paper's bound, field by field, and
+which fields help more on their training rows than on others."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Bound", "Sample", "bound_of", "check_bounded", "gap_by_field"]
 
 DELTA = 0.05
 LIPSCHITZ = 1.0  # of logloss
-LOSS_BOUND = 5.0  # the logloss of a chance of 0.7 %; what exceeds it counts as 5
+LOSS_BOUND = 5.0  # the logloss of a probability of 0.7 %; larger losses count as 5
 
 
 @dataclass(frozen=True)
 class Bound:
-    """With a chance of 1 - delta over the draw of n training rows, the expected loss is at most
+    """With probability 1 - delta over the draw of n training rows, the expected loss is at most
 
     total = training loss + 2 L rademacher + 3 c sqrt(log(2 / delta) / 2n)
 
@@ -36,10 +36,10 @@ class Bound:
     ----------
     names : the m fields.
     n1, n2 : (m,), the norms N1_i = ||W_b - mean||_F and N2_i = ||mean||_F.
-    rows, sums : (m,), what `maths.reach` says of the rows; m where all fields are categories.
-    n_rows : n, the rows of training.
+    rows, sums : (m,), as `maths.reach` returns them; m where all fields are categories.
+    n_rows : n, the number of training rows.
     train_loss : the mean loss on them.
-    delta : the chance that the bound does not hold.
+    delta : the probability that the bound does not hold.
     lipschitz : L, the Lipschitz constant of the loss.
     loss_bound : c, the largest loss that counts.
     """
@@ -87,7 +87,7 @@ class Bound:
         return float(self.train_loss + rise)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The bound as a dict for JSON."""
         arrays = (self.n1.tolist(), self.n2.tolist(), self.terms.tolist())
         return {
             "n_rows": self.n_rows,
@@ -106,25 +106,25 @@ class Bound:
 
 
 def check_bounded(layout: Layout, objective: Objective | None = None) -> None:
-    """Refuse models that the bound says nothing of."""
+    """Raise for models that the bound does not cover."""
     if layout.component != "linear":
         raise SettingError(
-            f"the bound is of linear models of categories; the component {layout.component!r} "
+            f"the bound covers linear models of categories; the component {layout.component!r} "
             "has more in it"
         )
     if objective is not None and objective.is_vote:
         raise SettingError(
-            "the prediction of a vote is no sum of its fields' scores, and the bound is of such "
-            "sums; combine='sum' or 'weighted' has one"
+            "the prediction of a vote is not a sum of its fields' scores, and the bound covers "
+            "such sums only; use combine='sum' or 'weighted'"
         )
     if layout.n_outputs > 1:
         raise SettingError(
-            f"the bound is of one score a row, and the model has {layout.n_outputs}; "
+            f"the bound covers one score per row, and the model has {layout.n_outputs}; "
             "take one target with two classes"
         )
     if objective is not None and [head.loss for head in objective.heads] != ["logistic"]:
         raise SettingError(
-            "the bound is of logloss, whose slope is at most 1, and the model has "
+            "the bound covers logloss, whose slope is at most 1, and the model has "
             f"{objective.heads[0].loss} loss; use a target that holds 0 and 1"
         )
 
@@ -142,13 +142,13 @@ def bound_of(
     lipschitz: float = LIPSCHITZ,
     loss_bound: float = LOSS_BOUND,
 ) -> Bound:
-    """The bound of a table (d, R + 1) that was trained on n_rows rows.
+    """The bound of a table (d, R + 1) trained on n_rows rows.
 
-    Without `marginals` every field has one category at a time, of the value 1.
+    Without `marginals` every field has one category at a time, with the value 1.
     """
     check_bounded(layout, objective)
     if marginals is None and layout.n_slots > layout.n_fields:
-        raise SettingError("fields with several values at once need marginals; give them")
+        raise SettingError("fields with several values at once need `marginals`")
     if marginals is None:
         rows = sums = np.full(layout.n_fields, float(layout.n_fields))
     else:
@@ -160,7 +160,7 @@ def bound_of(
 
 @dataclass(frozen=True)
 class Sample:
-    """Coded rows with what is known of them: codes (n, S), values (n, S) or None, y and w (n,)"""
+    """Coded rows with targets and weights: codes (n, S), values (n, S) or None, y and w (n,)"""
 
     codes: np.ndarray
     values: np.ndarray | None
@@ -176,9 +176,9 @@ def gap_by_field(
 ) -> list[dict[str, Any]]:
     """How much more each field helps on rows it was trained on than on held-out ones, most first.
 
-    A field helps by the rise of the loss once it is unknown: its codes -1, which score as the mean
-    row of its categories, and its values at their mean over the training rows. The gap is the
-    difference of both rises. losses(codes, values, y) are those of rows, (n,).
+    A field helps by the rise of the loss when it is made unknown: its codes -1, which score as the
+    mean row of its categories, and its values at their mean over the training rows. The gap is the
+    difference of the two rises. losses(codes, values, y) returns the loss of each row, (n,).
     """
     middle = None if trained.values is None else trained.values.mean(axis=0)
     pairs = [_rises(losses, layout, sample, middle) for sample in (trained, held_out)]
@@ -190,7 +190,7 @@ def gap_by_field(
 
 
 def _rises(losses: Losses, layout: Layout, sample: Sample, middle: Any) -> list[float]:
-    """For every field the loss without it, less the loss with it."""
+    """The loss without each field, less the loss with it."""
 
     def mean(codes: np.ndarray, values: np.ndarray | None) -> float:
         return float(np.average(losses(codes, values, sample.y), weights=sample.w))

@@ -1,7 +1,7 @@
-"""Are predictions right on average, overall and for every category; and where are they worst.
+"""Are predictions right on average, overall and for every category; and where are they worst?
 
-Predictions, outcomes and losses of rows are added up by category as they come, so that a table of
-any size is judged in the memory of one sum a category, and of its predictions."""
+Predictions, outcomes and losses of rows are summed by category as they come, so that a table of any
+size takes the memory of a few sums per category and of its predictions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..metrics import equal_parts
 
 __all__ = ["Calibration", "Judge", "reliability"]
 
-LEAST = 30  # rows of a category that is worth a word
+LEAST = 30  # rows of a category, for it to be reported
 Z = 1.96  # of 95 %
 
 
@@ -27,7 +27,7 @@ Z = 1.96  # of 95 %
 class Calibration:
     """`error` is the mean distance of predicted and observed over bins of equal weight, `bins` the
     reliability curve, `fields` the largest categories of every field; `slices` are the categories
-    whose loss is above the overall one by more than chance explains, worst first."""
+    whose loss exceeds the overall one by more than chance explains, worst first."""
 
     rows: int
     loss: float
@@ -43,8 +43,8 @@ class Calibration:
 
 def reliability(p: np.ndarray, y: np.ndarray, w: np.ndarray, n_bins: int) -> list[dict[str, float]]:
     """Predicted and observed means over bins of equal weight, from low to high predictions, with a
-    95 % interval of what is observed: Wilson's of shares, else the normal one. Rows of weight 0 do
-    not count."""
+    95 % interval of the observed mean: Wilson's for shares, else the normal one. Rows of weight 0
+    do not count."""
     p, y, w = (a[w > 0] for a in (p, y, w))
     part = equal_parts(p, w, n_bins)
     is_share = bool(np.all((y >= 0) & (y <= 1)))
@@ -54,7 +54,7 @@ def reliability(p: np.ndarray, y: np.ndarray, w: np.ndarray, n_bins: int) -> lis
         total = float(w[mine].sum())
         mean = float(weighted_sum(w[mine], y[mine])) / total
         spread = float(weighted_sum(w[mine], (y[mine] - mean) ** 2)) / total
-        # Rows of equal weight that would tell as much.
+        # The effective number of rows.
         n = total**2 / float(weighted_sum(w[mine], w[mine]))
         low, high = _wilson(mean, n) if is_share else _normal(mean, spread, n)
         predicted = float(weighted_sum(w[mine], p[mine])) / total
@@ -76,12 +76,12 @@ def _wilson(share: float, n: float) -> tuple[float, float]:
 
 
 class Judge:
-    """Takes predictions as they come; `found` says how good they were."""
+    """Collects predictions as they come; `found` says how good they were."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        # Of every category, and of each field's unseen values after them all: the number of rows,
-        # the weight and its square, and the weighted sums of p, y, loss and its square.
+        # For every category, then for each field's unseen values: the number of rows, the weight
+        # and its square, and the weighted sums of p, y, loss and its square.
         self._sums = np.zeros((7, layout.n_rows + layout.n_fields))
         self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._loss = 0.0
@@ -95,8 +95,8 @@ class Judge:
         w: np.ndarray,
         loss: np.ndarray,
     ) -> None:
-        """codes (n, S), wide (n, S) values or None; the prediction, outcome, weight and loss of
-        rows, (n,)"""
+        """Add rows: codes (n, S), wide (n, S) values or None; the prediction, outcome, weight and
+        loss, (n,)"""
         self._parts.append((p, y, w))
         self._loss += float(weighted_sum(w, loss))
         layout = self._layout
@@ -105,7 +105,7 @@ class Judge:
         for s, field in enumerate(layout.slot_owner):
             own, size = layout.own(field), layout.sizes[field]
             at = np.where(codes[:, s] < 0, size, codes[:, s])
-            # Of a list, slots that are empty do not count.
+            # Empty slots of a list do not count.
             here = wide[:, s] != 0 if wide is not None and layout.slots[field] > 1 else slice(None)
             for sums, term in zip(self._sums, terms, strict=True):
                 found = np.bincount(at[here], term[here], minlength=size + 1)
@@ -121,18 +121,18 @@ class Judge:
         largest: int = 5,
         worst: int = 20,
     ) -> Calibration:
-        """`label` gives the text of a field's number and a code."""
+        """The calibration of all rows added. `label` maps a field's index and a code to text."""
         if not self._parts or not sum(len(p) for p, _, _ in self._parts):
-            raise DataError("there are no rows to judge by")
+            raise DataError("there are no rows to evaluate on")
         p, y, w = map(np.concatenate, zip(*self._parts, strict=True))
         if not w.sum() > 0:
-            raise DataError("the rows to judge by have no weight")
+            raise DataError("the rows to evaluate on have no weight")
         p, y, w = (a[w > 0] for a in (p, y, w))
         bins = reliability(p, y, w, n_bins)
         error = sum(b["share"] * abs(b["predicted"] - b["observed"]) for b in bins)
         overall = self._loss / float(w.sum())
         fields, slices = [], []
-        # So many are looked at that some stand out by chance: a chance of 5 % for all of them.
+        # With so many tests some stand out by chance; the level of 5 % is for all tests together.
         n_tested = max(int(np.count_nonzero(self._sums[0] >= LEAST)), 1)
         far = NormalDist().inv_cdf(1 - 0.05 / n_tested)
         for i, name in enumerate(names):

@@ -1,11 +1,11 @@
 """The model of every category: its weights, its distance from the mean of its field's models, the
-categories whose models are nearest. W is never formed: a category's weights are found when asked
-for, distances come from G = U^T U.
+categories whose models are nearest. W is never formed: a category's weights are computed on demand,
+distances come from G = U^T U.
 
-A field has one category at a time, so a number can be moved from all weights of a field to the bias
-and the model stays the same. Shown is the one form in which the weights of every field have mean 0
-over training, and the bias is what the model says of an average row. (Numbers and lists stay as
-they are.) Distances are of W_b as it was learned, as in the paper."""
+A field has one category at a time, so a constant can be moved from all weights of a field to the
+bias without changing the model. Shown is the form in which the weights of every field have mean 0
+over training, and the bias is the model's score of an average row. (Numbers and lists stay as they
+are.) Distances are of W_b as it was learned, as in the paper."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .rows import RowExplainer
 
 __all__ = ["CategoryCard", "CategoryModels", "Comparison", "Difference", "Partner", "confidence"]
 
-SEEN = 10  # times a partner must have been seen to be shown, where there are any such
+SEEN = 10  # times a partner must have been seen to be shown, if any was
 
 
 class CategoryModels:
@@ -48,8 +48,8 @@ class CategoryModels:
         return int(np.searchsorted(self.layout.offsets, row, side="right") - 1)
 
     def weights(self, row: int) -> np.ndarray:
-        """w_k = V_k U^T, less its mean over every field, for the rows of all fields, (d,); those of
-        its own mean nothing"""
+        """w_k = V_k U^T, less its mean over every field, for the rows of all fields, (d,); for
+        those of its own field they are meaningless"""
         block = self.layout.block(self.output, self.field_of(row))
         v = self._table[row, block]
         found: np.ndarray = self._table[: self.layout.n_rows, block] @ v
@@ -57,8 +57,8 @@ class CategoryModels:
         return found - np.repeat(middle.astype(np.float32), self.layout.sizes)
 
     def _mains(self, explainer: RowExplainer) -> np.ndarray:
-        """What every category adds on average, (d,): beside the mean of its field where it excludes
-        the others; in a list at the value it has there; of a number what a value of 1 adds"""
+        """What every category adds on average, (d,): less its field's mean if a row has just one;
+        in a list at its usual value there; for a number what a value of 1 adds"""
         out = np.array(self._worth)
         for i in range(self.layout.n_fields):
             own = self.layout.own(i)
@@ -69,12 +69,12 @@ class CategoryModels:
         return out
 
     def usual_value(self, rows: slice, weight: np.ndarray) -> np.ndarray:
-        """The mean value of categories where they are, from their mean over all rows."""
+        """The mean value of categories in the rows that have them, from their mean over all."""
         share = self.counts[rows] / max(self.n_rows, 1)
         return np.where(share > 0, weight[rows] / np.maximum(share, 1e-300), 0.0)
 
     def _biases(self) -> np.ndarray:
-        """b_k, and the means over other fields that were taken from the weights, (d,)"""
+        """b_k, plus the means over other fields that were taken from the weights, (d,)"""
         out = np.empty(self.layout.n_rows)
         for i in range(self.layout.n_fields):
             V, b = self._field(i)
@@ -84,8 +84,8 @@ class CategoryModels:
         return out
 
     def effects(self, row: int, partners: np.ndarray) -> np.ndarray:
-        """What the category and each partner, a row of another field, say together and neither
-        alone: pair_ij(~B, ~B) of maths.py, (n,)"""
+        """What the category and each partner, a row of another field, add together beyond what each
+        adds alone: pair_ij(~B, ~B) of maths.py, (n,)"""
         i, o, layout = self.field_of(row), self.output, self.layout
         mine = self._table[row].astype(np.float64) - self._mean[i]
         out = np.empty(len(partners))
@@ -103,7 +103,7 @@ class CategoryModels:
         return self._table[own, block].astype(np.float64), b.astype(np.float64)
 
     def _placed(self, i: int) -> np.ndarray:
-        """(d_i, r + 1) a point a category, as far from each other as their models: V L and b, with
+        """(d_i, r + 1) a point for each category, as far apart as their models: V L and b, with
         L L^T = G = U^T U over the rows of the other fields"""
         block, own = self.layout.block(self.output, i), self.layout.own(i)
         X = self._table[: self.layout.n_rows, block].astype(np.float64)
@@ -119,7 +119,7 @@ class CategoryModels:
         return found
 
     def _typical(self, i: int) -> float:
-        """The median distance of the categories that were seen."""
+        """The median distance of the categories seen in training."""
         seen = self.counts[self.layout.own(i)] > 0
         return float(np.median(self.distances(i)[seen])) if seen.any() else 0.0
 
@@ -143,7 +143,7 @@ class CategoryModels:
         return own.start + some[order], apart[order]
 
     def _seen_often(self, i: int) -> np.ndarray:
-        """Rows of a field that were seen often enough to be shown as partners."""
+        """Rows of a field seen often enough to be shown as partners."""
         own = self.layout.own(i)
         for least in (SEEN, 1, 0):
             found = np.flatnonzero(self.counts[own] >= least)
@@ -167,8 +167,8 @@ class CategoryModels:
 
 
 def information(loss: str, z: np.ndarray, output: int, noise: float | None) -> float | None:
-    """What a row of score z (K,) tells of it: the curvature of the loss, over the noise's variance
-    where the loss is a square. Not known of other losses."""
+    """The information of a row about its score z (K,): the curvature of the loss, over the noise's
+    variance for the squared loss; None for other losses."""
     if loss in ("logistic", "softmax"):
         p = float(sigmoid(z)[output] if loss == "logistic" else softmax(z)[output])
         return p * (1 - p)
@@ -178,8 +178,7 @@ def information(loss: str, z: np.ndarray, output: int, noise: float | None) -> f
 
 
 def confidence(main: float, error: float | None) -> float | None:
-    """How sure the direction of an effect is: the chance that its sign is right, were its error
-    normal."""
+    """The probability that the sign of an effect is right, if its error is normal."""
     return None if not error else (1 + erf(abs(main) / error / sqrt(2))) / 2
 
 
@@ -201,20 +200,20 @@ class CategoryCard:
     ----------
     field, category, output : whose model it is.
     count, share : how many rows of training have the category, and what share of all rows that is.
-    main : what the category adds to a score on average, by the models of all fields; of a number
+    main : what the category adds to a score on average, by the models of all fields; for a number
         that is kept linear, what one standard deviation adds.
-    error : the standard error of `main` from the number of rows alone; None where there is none.
-    confidence : the chance that the sign of `main` is right; None where there is no `error`.
-    bias : what the category's model says of an average row.
+    error : the standard error of `main` from the number of rows alone; None if unknown.
+    confidence : the probability that the sign of `main` is right; None without `error`.
+    bias : the category's model's score of an average row.
     partners : for every other field, two lists of partner categories, those most in favour and
-        those most against. Each has `category`, `weight` (how much more or less this model says
-        where the partner is), `effect` (what the two say together beyond what each says alone, by
-        the models of both) and `count`.
-    nearest : the categories whose models are most alike, with their distances.
+        those most against. Each has `category`, `weight` (how much the partner raises or lowers
+        this model's score), `effect` (what the two add together beyond what each adds alone, by the
+        models of both) and `count`.
+    nearest : the categories with the most similar models, with their distances.
     distance, typical : how far the model is from the mean of its field's models, and the median of
         that over the field.
-    oddity, size : the place of the category by distance, 1 being the farthest, among so many.
-    note : a remark on rare, missing or list values; empty where there is none.
+    oddity, size : the category's rank by distance, 1 being the farthest, among how many.
+    note : a remark on a rare category or a number; else empty.
     """
 
     field: str
@@ -244,7 +243,7 @@ class CategoryCard:
         return {**out, "nearest": [list(pair) for pair in self.nearest]}
 
     def plot(self, ax: Any = None) -> Any:
-        """Its strongest weights, by matplotlib; the axes."""
+        """Plot its strongest weights with matplotlib; returns the axes."""
         from .figures import plot_card
 
         return plot_card(self.to_dict(), ax, unit="score")
@@ -261,7 +260,7 @@ def _row(partner: Partner) -> list[Any]:
 
 @dataclass(frozen=True)
 class Difference:
-    """A partner category and its weights in two models; `effect` is how much more the first says
+    """A partner category and its weights in two models; `effect` is how much more the first adds
     together with it than the second."""
 
     field: str
@@ -282,9 +281,9 @@ class Comparison:
     field, first, second, output : whose models they are.
     differences : the partner categories over which they differ most. Each has `field`, `category`,
         `first` and `second` (its weight in either model), `difference`, `effect` (how much more the
-        first says together with the partner than the second does) and `count`.
+        first adds together with the partner than the second does) and `count`.
     fields : every other field with the root mean square difference of its categories' weights, over
-        the rows of training.
+        the training rows.
     counts, bias, main : of the first and of the second; see `CategoryCard`.
     distance : between the two models.
     typical : the median distance of the field's models from their mean.

@@ -19,18 +19,18 @@ class FieldImportance:
     """How much every field and pair of fields matters, for one output of a model.
 
     Shares are of the variance that the score would have if fields were independent; those of fields
-    and of pairs add up to 1. Start with them: importance weighs all categories alike, however rare.
+    and pairs add up to 1. Look at them first: importance weighs all categories alike, however rare.
 
     Attributes
     ----------
     names : the m fields, in the order of the arrays.
-    output : the class or target whose score it is.
+    output : the class or target whose score is explained.
     importance : (m,), the paper's: how much a field's models differ on average,
         ||W_b - mean||_F / d_i.
-    share : (m,), the share of the variance that a field brings alone.
-    pairs : (m, m), the share that two fields bring together and neither alone; every pair is there
+    share : (m,), the share of the variance due to a field alone.
+    pairs : (m, m), the share due to two fields together and neither alone; every pair is there
         twice.
-    variance : of the score, were fields independent.
+    variance : of the score, if fields were independent.
     """
 
     names: Sequence[str]
@@ -42,12 +42,12 @@ class FieldImportance:
 
     @property
     def pair_share(self) -> np.ndarray:
-        """(m,) of every field, half of each of its pairs"""
+        """(m,) half the shares of every field's pairs"""
         out: np.ndarray = self.pairs.sum(axis=1) / 2
         return out
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON and pages: a row a field, the most important first."""
+        """For JSON and pages: a row for each field, the largest share of variance first."""
         rows: list[dict[str, Any]] = [
             {
                 "name": name,
@@ -61,13 +61,13 @@ class FieldImportance:
         return {"output": self.output, "variance": self.variance, "fields": rows}
 
     def plot(self, ax: Any = None) -> Any:
-        """Shares of the score's variance by field, by matplotlib; the axes."""
+        """Plot each field's share of the score's variance with matplotlib; returns the axes."""
         from .figures import plot_importance
 
         return plot_importance(self.to_dict()["fields"], ax)
 
     def plot_pairs(self, ax: Any = None) -> Any:
-        """The shares of pairs of fields, as a map; the axes."""
+        """Plot the shares of pairs of fields as a heat map; returns the axes."""
         from .figures import plot_pairs
 
         rows = {row["name"]: row for row in self.to_dict()["fields"]}

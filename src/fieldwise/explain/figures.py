@@ -1,6 +1,6 @@
-"""The report's pictures for notebooks and papers, by matplotlib. Each takes a piece of the numbers
-and, if wanted, axes to draw on, and returns the axes; `axes.figure.savefig` writes it. Without axes
-a figure of its own is made, outside pyplot's list, so that nothing is left open."""
+"""The report's plots for notebooks and papers, by matplotlib. Each takes a part of the numbers and
+optionally axes to draw on, and returns the axes; `axes.figure.savefig` writes it. Without axes it
+makes a figure outside pyplot's list, so that nothing is left open."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ __all__ = [
 
 ACCENT, SOFT, UP, DOWN, MUTED = "#2f6690", "#9cc0dc", "#cf5c50", "#3d7eb0", "#667080"
 LINES = ["#2f6690", "#cf5c50", "#5b8c5a", "#8a6bb0", "#c58b2b", "#4c9a9a"]
-STEP = 0.26  # inches of a bar
-LONG = 36  # letters of a name
+STEP = 0.26  # inches per bar
+LONG = 36  # letters of a name, at most
 
 
 def _axes(ax: Axes | None, height: float, width: float = 7.0) -> Axes:
@@ -45,13 +45,13 @@ def _axes(ax: Axes | None, height: float, width: float = 7.0) -> Axes:
 
 
 def _plain(text: Any) -> str:
-    """A name on one line, not too long; a dollar is no formula."""
+    """A name on one line, not too long; a dollar starts no formula."""
     text = " ".join(str(text).split())
     return (text if len(text) <= LONG else text[: LONG - 1] + "…").replace("$", r"\$")
 
 
 def _bars(ax: Axes, names: Sequence[str]) -> np.ndarray:
-    """Places of bars, the first on top."""
+    """Positions of bars, the first on top."""
     places = np.arange(len(names))
     ax.set_yticks(places, [_plain(name) for name in names])
     ax.set_ylim(len(names) - 0.4, -0.6)
@@ -82,7 +82,7 @@ def plot_importance(
 def plot_pairs(
     fields: Sequence[Mapping[str, Any]], pairs: Any, ax: Axes | None = None, *, most: int = 40
 ) -> Axes:
-    """The shares of pairs of fields; the diagonal, what fields say by themselves, in red."""
+    """The shares of pairs of fields; on the diagonal, in red, those of fields by themselves."""
     kept = by_share(fields)[:most]
     shares = np.asarray(pairs, float)[np.ix_(kept, kept)]
     own = np.eye(len(kept), dtype=bool)
@@ -104,7 +104,7 @@ def plot_pairs(
 
 
 def plot_history(history: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Axes:
-    """Loss after every epoch; a colour a run, dashed on the rows learned from."""
+    """Loss after every epoch; a colour for each run, dashed on the training rows."""
     ax = _axes(ax, 3.6)
     points = curves(history)
     names = run_names(points)
@@ -125,7 +125,7 @@ def plot_history(history: Sequence[Mapping[str, Any]], ax: Axes | None = None) -
 
 
 def plot_calibration(calibration: Mapping[str, Any], ax: Axes | None = None) -> Axes:
-    """What was observed against what was predicted, with 95 % of what chance explains."""
+    """Observed against predicted means, with 95 % intervals."""
     ax = _axes(ax, 4.6, 4.8)
     bins = calibration["bins"]
     predicted, observed, low, high = (
@@ -150,7 +150,7 @@ def plot_waterfall(
     unit: str = "log-odds",
     most: int = 14,
 ) -> Axes:
-    """From the score of a typical row to this row's, a step a field."""
+    """From the score of a typical row to this row's, a step for each field."""
     steps = waterfall(row, base, names, most)
     ax = _axes(ax, 1 + STEP * len(steps))
     places = _bars(ax, [step["label"] for step in steps])
@@ -165,7 +165,7 @@ def plot_waterfall(
                     textcoords="offset points", va="center", fontsize=9)  # fmt: skip
     low, high = min(start.min(), end.min()), max(start.max(), end.max())
     room = 0.08 * (high - low) or 1.0
-    ax.set_xlim(low - room, high + 2 * room)  # for the words right of bars
+    ax.set_xlim(low - room, high + 2 * room)  # room for the words to the right of bars
     ax.set_xlabel(unit)
     return ax
 

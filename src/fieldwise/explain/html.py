@@ -31,7 +31,7 @@ class Markup(str):
 
 
 def shown(value: Any, *, sign: bool = False) -> str:
-    """A number as people read it; what is not known is a dash."""
+    """A number as readable text; a dash if unknown."""
     if value is None or value != value:
         return "–"
     if isinstance(value, (str, bool)) or not hasattr(value, "__float__"):
@@ -162,7 +162,7 @@ def explanation_html(
     n_rows: int = 3,
     most: int = 10,
 ) -> str:
-    """Rows taken apart: what each field adds to the score, the largest first."""
+    """Explained rows: what each field adds to the score, the largest first."""
     parts = []
     for number, row in enumerate(rows[:n_rows], 1):
         effects = [float(e) for e in row["effects"]]

@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 __all__ = ["Learned", "output_names", "output_number"]
 
 RARE, MISSING = "(rare)", "(missing)"
-LONG = 300  # letters of a category that are shown
-SEARCHED = 20_000  # categories that a misspelt one is compared with
+LONG = 300  # letters of a category to show
+SEARCHED = 20_000  # categories to compare a misspelt one with
 
 
 class Learned:
-    """Everything there is to say of a model; computed when it is first asked for.
+    """All explanations of a model, computed on demand.
 
     rows (d + m, R + K) as in a model, offsets (K,), moments (d, 2) where fields carry values; noise
     is the root mean square error of every target that is a number, shift what was added to scores
-    because negatives were thinned out; weighted where rows had weights.
+    because negatives were downsampled; weighted: whether rows had weights.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Learned:
     ) -> None:
         if objective.is_vote:
             raise ModelError(
-                "the prediction of a vote is no sum of its fields' scores, so it is not taken "
-                "apart; field_scores has what every field says"
+                "the prediction of a vote is not a sum of its fields' scores, so it cannot be "
+                "split among them; field_scores has the score of every field"
             )
         self.counts = words.counts()
         if not self.counts.any():
             raise ModelError(
                 "the model does not know how often its categories were seen, which explanations "
-                "rest on; train it again from its table"
+                "need; train it again from its table"
             )
         self.words, self.layout, self.schema = words, layout, words.schema
         self._objective, self._shift, self._weighted = objective, shift, weighted
@@ -84,7 +84,7 @@ class Learned:
         self._labels: dict[int, list[str]] = {}
 
     def rows(self, codes: np.ndarray, values: np.ndarray | None) -> Explanation:
-        """Coded rows taken apart."""
+        """The explanation of coded rows."""
         wide = wide_values(codes, values, self.schema.valued)
         single = self.layout.n_outputs == 1
         main, shapley, _ = self.explainer(codes, wide)
@@ -104,18 +104,18 @@ class Learned:
         )
 
     def output(self, name: str | None) -> int:
-        """The number of an output; the last, which of two classes is the second, unless named."""
+        """The index of an output; unless named the last, which of two classes is the second."""
         return output_number(self.outputs, name)
 
     @one_blas_thread()
     def fields(self, output: str | None = None) -> FieldImportance:
         o = self.output(output)
         found = field_importance(self.explainer, self.schema.names, o, self.outputs[o])
-        if len(self.outputs) > 1:  # of this one alone
+        if len(self.outputs) > 1:  # importance for this output alone
             models, sizes = self.models(output), self.layout.sizes
             for i, size in enumerate(sizes):
                 found.importance[i] = np.linalg.norm(models.distances(i)) / size
-        # A number kept as it is has one model, and one model does not differ from itself.
+        # A linear number has one model, so there are no differences between models.
         found.importance[[f.is_linear for f in self.schema.fields]] = 0.0
         return found
 
@@ -126,14 +126,14 @@ class Learned:
         return self._models[o]
 
     def labels(self, i: int) -> list[str]:
-        """What a person reads for each code of a field."""
+        """The text to show for each code of a field."""
         if i not in self._labels:
             every = self.words.fields[i].labels()
             self._labels[i] = [MISSING if x is None else x[:LONG] for x in every]
         return self._labels[i]
 
     def find(self, field: str, value: Any) -> tuple[int, int, str]:
-        """The number of a field, the code of a category in it, and what is to be said of it."""
+        """The index of a field, the code of a category in it, and a note on that category."""
         words = self.words[field]
         i = self.schema.names.index(words.field.name)
         if words.field.is_linear:
@@ -166,14 +166,14 @@ class Learned:
     def category(
         self, field: str, value: Any, *, n: int = 3, output: str | None = None
     ) -> CategoryCard:
-        """The card of a category; `n` is how many partners are shown for and against, a field."""
+        """The card of a category, with `n` partners for and `n` against in every other field."""
         i, code, note = self.find(field, value)
         return self.card(i, code, n=n, output=output, note=note)
 
     def card(
         self, i: int, code: int, *, n: int = 3, output: str | None = None, note: str = ""
     ) -> CategoryCard:
-        """The same of a field's number and a code."""
+        """The same for a field's index and a code."""
         models, own = self.models(output), self.layout.own(i)
         row = own.start + code
         partners, weights = {}, models.weights(row)
@@ -218,8 +218,8 @@ class Learned:
         ]
 
     def _error(self, models: CategoryModels, row: int) -> float | None:
-        """The standard error of a main effect that rows of its number would give, were everything
-        else known; not known where rows have weights, which counts do not."""
+        """The standard error of a main effect from its number of rows, if everything else were
+        known; None if rows have weights, which counts do not."""
         if self._weighted:
             return None
         h, place = self._objective.place_of(models.output)
@@ -241,7 +241,7 @@ class Learned:
     def compare(
         self, field: str, first: Any, second: Any, *, n: int = 10, output: str | None = None
     ) -> Comparison:
-        """Where the models of two categories of a field differ most: n partners of any field."""
+        """Where the models of two categories of a field differ most: n partners in all."""
         (i, a, _), (_, b, _) = self.find(field, first), self.find(field, second)
         if a == b:
             raise SettingError(f"{first!r} and {second!r} share one model of {field!r}")
@@ -272,7 +272,7 @@ class Learned:
         )
 
     def _apart(self, i: int, gap: np.ndarray) -> list[tuple[str, float]]:
-        """The root mean square of differences of weights, of every field but i, most first."""
+        """The root mean square difference of weights, for every field but i, largest first."""
         found = []
         for j, name in enumerate(self.schema.names):
             own = self.layout.own(j)
@@ -294,8 +294,8 @@ class Learned:
         return Difference(name, label, first, second, first - second, float(effect), count)
 
     def odd(self, n: int = 20, output: str | None = None) -> list[dict[str, Any]]:
-        """The categories that stand farthest from their field's mean, measured by what is typical
-        of the field; of those that were seen often enough to mean it."""
+        """The categories farthest from their field's mean, relative to the field's typical
+        distance, among those seen at least `SEEN` times."""
         models, found = self.models(output), []
         for i, name in enumerate(self.schema.names):
             own = self.layout.own(i)
@@ -315,7 +315,7 @@ class Learned:
 
 
 def output_number(names: Sequence[str], name: str | None) -> int:
-    """The number of an output among them; the last unless named."""
+    """The index of an output by its name; the last if None."""
     if name is None:
         return len(names) - 1
     if name not in names:
@@ -324,7 +324,7 @@ def output_number(names: Sequence[str], name: str | None) -> int:
 
 
 def output_names(schema: Schema, objective: Objective) -> list[str]:
-    """What every output is the score of: a target, or a class of it."""
+    """The name of every output: its target, or a class of it."""
     several = len(schema.targets) > 1
     names = []
     for head, target in zip(objective.heads, schema.targets, strict=True):
@@ -338,8 +338,8 @@ def output_names(schema: Schema, objective: Objective) -> list[str]:
 
 
 def _entry(words: FieldVocabulary, value: Any) -> tuple[int, int] | None:
-    """The code of a value as it stands in the vocabulary or in a table, and how often it was seen;
-    None if it never was."""
+    """The code of a value, as the vocabulary or a table has it, and how often it was seen; None if
+    never."""
     try:
         str(value).encode()
     except UnicodeEncodeError:  # half a character: no table could have held it
@@ -364,7 +364,7 @@ def _entry(words: FieldVocabulary, value: Any) -> tuple[int, int] | None:
 
 
 def _number(value: Any) -> Any:
-    """A number that was typed as text."""
+    """A number typed as text to the number; other values unchanged."""
     try:
         return float(value)
     except (TypeError, ValueError):

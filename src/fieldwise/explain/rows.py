@@ -17,13 +17,13 @@ from ..layout import Layout
 
 __all__ = ["Explanation", "Marginals", "RowExplainer", "credit_shares"]
 
-SMALL = 16  # rows not worth waking other threads for
+SMALL = 16  # with fewer rows, no other threads are used
 
 
 @dataclass(frozen=True)
 class Marginals:
     """How categories are distributed in training: the mean over rows of each one's value and of its
-    square, (d,) each. Of a category without values both are its share."""
+    square, (d,) each. For a category without values both are its share."""
 
     weight: np.ndarray
     square: np.ndarray
@@ -57,7 +57,7 @@ class Marginals:
 
 
 class RowExplainer:
-    """What is computed once for a model: the mean rows, and the main effect of every category.
+    """Explains rows; holds what is computed once for a model: mean rows and main effects.
 
     rows (d + m, R + K) is the table with its rows for unseen values at the end, offsets (K,).
     """
@@ -67,7 +67,7 @@ class RowExplainer:
     ) -> None:
         if layout.component != "linear":
             raise SettingError(
-                f"explanations take a score apart into fields and pairs; the component "
+                f"explanations split a score into effects of fields and pairs; the component "
                 f"{layout.component!r} has more than those"
             )
         self.table, self.layout, self.marginals = rows, layout, marginals
@@ -88,10 +88,10 @@ class RowExplainer:
     def __call__(
         self, codes: np.ndarray, wide: np.ndarray | None, *, pairs: bool = False
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """main (n, K, m), Shapley values (n, K, m) and, where wanted, pair effects (n, K, m, m)
+        """main (n, K, m), Shapley values (n, K, m) and, if `pairs`, pair effects (n, K, m, m)
 
         codes (n, S), -1 for unseen; wide (n, S) values, or None. Safe to call from many threads:
-        those that find the pool busy work by themselves.
+        those that find the pool busy work alone.
         """
         from ..engines._numba import pool
         from . import _kernels
@@ -114,7 +114,7 @@ class RowExplainer:
 def credit_shares(
     names: Sequence[str], crosses: Mapping[str, tuple[str, ...]]
 ) -> tuple[list[str], np.ndarray]:
-    """The fields that are no evidence, and their shares (m, c) in the value of every field: equal
+    """The fields that are not evidence, and their shares (m, c) in the value of every field: equal
     among those it is made of."""
     kept = [name for name in names if name not in crosses]
     share = np.zeros((len(names), len(kept)))
@@ -126,11 +126,11 @@ def credit_shares(
 
 @dataclass
 class Explanation:
-    """Rows taken apart. For every row `base` + the sum of `fields` + the sum of `pairs` over i < j
-    is the score, and so is `base` + the sum of `shapley`.
+    """The scores of rows, split into effects. For every row `base` + the sum of `fields` + the sum
+    of `pairs` over i < j is the score, and so is `base` + the sum of `shapley`.
 
-    With n rows and m fields the shapes are as below. A model of several outputs (classes, targets)
-    has one more axis for them, the second.
+    Shapes are for n rows and m fields; with several outputs (classes, targets) arrays have one more
+    axis for them, the second.
 
     Attributes
     ----------
@@ -154,23 +154,23 @@ class Explanation:
 
     @cached_property
     def values(self) -> Any:
-        """What the rows hold, a frame of a column a field."""
+        """What the rows hold, a frame with a column for each field."""
         return self._of_values()
 
     @cached_property
     def pairs(self) -> np.ndarray:
-        """(n, m, m) what two fields say together and neither says alone; each pair twice"""
+        """(n, m, m) what two fields add together beyond what each adds alone; each pair twice"""
         found: np.ndarray = self._of_pairs()
         return found
 
     def credited(self) -> Explanation:
-        """The same with the value of evidence split equally among the fields it is made of, so that
-        the table's own fields alone are left; their values still sum to the score."""
+        """The same with the value of evidence split equally among the fields it is made of. Only
+        the table's own fields are left; their values still sum to the score."""
         kept, share = credit_shares(self.names, self.crosses)
 
         def pairs() -> np.ndarray:
             raise SettingError(
-                "pairs of credited fields are not told apart; see those of the whole"
+                "credited fields have no effects of pairs; see the explanation before `credited`"
             )
 
         effects = (self.fields @ share, self.shapley @ share)
@@ -193,16 +193,16 @@ class Explanation:
         )
 
     def plot(self, n: int = 0, ax: Any = None) -> Any:
-        """From the base to the score of row n, a step a field, by matplotlib; the axes."""
+        """Plot the steps of all fields from the base to the score of row n; returns the axes."""
         from .figures import plot_waterfall
 
         if self.shapley.ndim > 2:
-            raise SettingError("the model has several scores; plot one, of a model with one")
+            raise SettingError("the model has several scores; only a single one can be plotted")
         row = self._rows()[n]
         return plot_waterfall(row, self.base, list(self.names), ax, unit="score")
 
     def _rows(self) -> list[dict[str, Any]]:
-        """As pictures and notebooks take them."""
+        """The rows as plots and notebooks take them."""
         return [
             {"values": ["" if v is None else v for v in row], "effects": effects,
              "score": self.base + effects.sum()}
@@ -210,7 +210,7 @@ class Explanation:
         ]  # fmt: skip
 
     def _held(self) -> np.ndarray:
-        """What rows hold, (n, m); a list as text, because that package would cut it up"""
+        """What rows hold, (n, m); lists as text, because `shap` would split them up"""
         out = np.empty((len(self.shapley), len(self.names)), dtype=object)
         for n, row in enumerate(self.values.rows()):
             out[n] = [", ".join(map(str, v)) if isinstance(v, list) else v for v in row]

@@ -1,4 +1,4 @@
-"""The numbers of a report in the shapes that pictures take. All arithmetic of pictures is here."""
+"""A report's numbers in the form that plots need. All arithmetic of plots is here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["by_share", "curves", "pair_cells", "run_names", "top_pairs", "waterf
 
 
 def curves(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A point for every loss of every epoch. Where epochs start again, so does a run."""
+    """A point for every loss of every epoch. A new run starts where epochs start again."""
     run, last, out = 1, 0, []
     for record in history:
         run += record["epoch"] <= last
@@ -31,14 +31,14 @@ def run_names(points: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def by_share(fields: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Numbers of fields, the one that explains most of the score's variance first."""
+    """Indices of fields, by falling share of the score's variance."""
     return sorted(range(len(fields)), key=lambda k: -(fields[k]["share"] + fields[k]["pair_share"]))
 
 
 def pair_cells(
     fields: Sequence[Mapping[str, Any]], pairs: Any, most: int = 40
 ) -> list[dict[str, Any]]:
-    """The cells of the heat map, of the `most` fields that say most."""
+    """The cells of the heat map, of the `most` fields with the largest shares."""
     shares, kept = np.asarray(pairs, float), by_share(fields)[:most]
     return [
         {
@@ -66,7 +66,7 @@ def top_pairs(
 def waterfall(
     row: Mapping[str, Any], base: float, names: Sequence[str], most: int = 14
 ) -> list[dict[str, Any]]:
-    """From the base to the score, a step a field, the largest first; the small ones together."""
+    """From the base to the score, a step for each field, the largest first, small ones merged."""
     effects = np.asarray(row["effects"], float)
     order = np.argsort(-np.abs(effects), kind="stable")
     if len(order) > most:

@@ -1,5 +1,5 @@
-"""Rows of a model whose scores boosted trees combine: the trees' exact contributions, credited to
-the fields their features are made of."""
+"""Explanations of rows by boosted trees: the trees' exact contributions, credited to the fields
+their features are made of."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def tree_explanation(
 ) -> Explanation:
     """What every field adds to the score of each row, by the trees' Shapley values.
 
-    features (n, K + F): the field-wise scores, then what `parents` (F) names the fields of. The
+    features (n, K + F): the field-wise scores, then F others, whose fields `parents` names. The
     value of evidence is split equally among its fields, that of a field-wise score in proportion to
-    what each field moves it by (`plain`).
+    how much each field moves it (`plain`).
     """
     found, base = boosted.contributions(features)  # (n, K, K + F), (n, K)
     n_scores = features.shape[1] - len(parents)
@@ -39,7 +39,7 @@ def tree_explanation(
 
     def pairs() -> np.ndarray:
         raise ModelError(
-            "boosted trees have no effects of pairs; preset='glass' has a model that has them"
+            "boosted trees have no effects of pairs; a model of preset='glass' has them"
         )
 
     single = values.shape[1] == 1

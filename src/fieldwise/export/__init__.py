@@ -22,9 +22,9 @@ FORMATS = ("onnx", "sql", "python")
 def export(
     model: FieldwiseModel | str | Path, path: str | Path, to: str = "onnx", **options: Any
 ) -> Path:
-    """Write a model, or the one in a folder, as a file of another format; the file.
+    """Write a model, or the one in a folder, as a file of another format; returns the path.
 
-    The file is whole or as it was. `options` are those of the format's `write`.
+    The file is complete or left as it was. `options` are those of the format's `write`.
     """
     if to not in FORMATS:
         raise not_one_of(f"to={to!r}", to, FORMATS)

@@ -1,4 +1,4 @@
-"""How DuckDB says it: macros, lists and their inner products."""
+"""The dialect of DuckDB: macros, lists and their inner products."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DuckDB(Dialect):
             f"CASE WHEN v ~ {NUMBER} THEN CAST(v AS float8) {INFINITE} END",
         ),
         "exact": ("float8", "text", "CAST(v AS text)"),
-        "number": (  # a number is taken as it is: the text of a real is another
+        "number": (  # a number is used directly: the text of a real differs
             *("any", "float8"),
             f"CASE WHEN CAST(v AS text) ~ {NUMBER} THEN CAST(v AS float8) "
             "ELSE <meant>(<trimmed>(CAST(v AS text))) END",
@@ -86,7 +86,7 @@ class DuckDB(Dialect):
     def score(
         self, query: Query, joins: Sequence[str], terms: Sequence[Term], offsets: Sequence[str]
     ) -> list[str]:
-        """The own entries first, so that they are put together once a row."""
+        """The own entries first, so that they are assembled once per row."""
         outputs = range(1, len(offsets) + 1)
         ranked = any(term.rank for term in terms)
         columns: dict[str, str] = {}
@@ -111,7 +111,7 @@ class DuckDB(Dialect):
             return f"({bias} + list_inner_product({others}, {own}))" if own else bias
 
         if term.is_list:
-            item = self.named("item")  # a column of the user's may have any other name
+            item = self.named("item")  # a name that no column of the user has
             one = sum_of(f"{item}.bias_{o}", f"{item}.others_{o}")
             return f"list_sum([{item}.value * {one} FOR {item} IN {query.ref(f'items_{j}')}])"
         one = sum_of(query.ref(f"bias_{o}_{j}"), query.ref(f"others_{o}_{j}"))

@@ -1,4 +1,4 @@
-"""How PostgreSQL says it: functions, arrays, and a loop for their products."""
+"""The dialect of PostgreSQL: functions, arrays, and a loop for their products."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .dialects import (
 __all__ = ["Postgres"]
 
 PAGE = 7000  # bytes of numbers that surely fit on a page
-GROUP = 90  # fields in a function, which takes at most 100 arguments
+GROUP = 90  # fields per function, which takes at most 100 arguments
 
 
 def _groups(terms: Sequence[Term]) -> list[Sequence[Term]]:
@@ -32,7 +32,7 @@ class Postgres(Dialect):
     name = "postgres"
     brackets = ("{", "}")
     functions: ClassVar[Functions] = {
-        # float8 refuses what it cannot hold, so what is too large or small is seen to before.
+        # float8 refuses numbers out of its range, so these are handled first.
         "bounded": (
             *("numeric", "float8"),
             "CASE WHEN abs(v) >= 1.797693134862315807e308 THEN sign(v) * CAST('Infinity' AS float8)"
@@ -67,7 +67,7 @@ class Postgres(Dialect):
             f"CASE WHEN v ~ {DAY} THEN CAST(extract(isodow FROM <day>(v)) AS text) END",
         ),
     }
-    # A column of numbers is taken as it is: the text of a real is another.
+    # A column of numbers is used directly: the text of a real differs.
     more = (
         ("float8", "nullif(v, CAST('NaN' AS float8))"),
         ("boolean", "CAST(CAST(v AS integer) AS float8)"),
@@ -88,8 +88,8 @@ class Postgres(Dialect):
         return [*out, *(self._product(n, group) for n, group in enumerate(_groups(terms), 1))]
 
     def _product(self, number: int, terms: Sequence[Term]) -> str:
-        """sum_t own_t sum_j x_j others_jt, of some of the fields. A loop takes every array apart
-        once; of the ways that were tried it is the fastest, by a factor of two and more."""
+        """sum_t own_t sum_j x_j others_jt, over some of the fields. A loop unpacks every array
+        once; of the ways tried it is the fastest, by a factor of two or more."""
         others = [
             f"others_{j}[t]" if term.value is None else f"x[{j}] * others_{j}[t]"
             for j, term in enumerate(terms, 1)
@@ -105,7 +105,7 @@ class Postgres(Dialect):
         )
 
     def tuning(self, table: str, arrays: Sequence[str], width: int) -> list[str]:
-        """A row that fits on a page stays there as it is."""
+        """Keep arrays uncompressed, and in their row if it fits on a page."""
         storage = "PLAIN" if 4 * width < PAGE else "EXTERNAL"
         return [f"ALTER TABLE {table} ALTER COLUMN {a} SET STORAGE {storage};" for a in arrays]
 
@@ -113,7 +113,7 @@ class Postgres(Dialect):
         codes = ", ".join(f"code_{k}" for k in range(1, n_codes + 1))
         tables = [self.named(name) for name in ("categories", "rows", "crosses")]
         return [
-            # By hash: a category may be longer than a tree takes.
+            # By hash: a category may be too long for a B-tree.
             f"CREATE INDEX ON {tables[0]} USING hash (category);",
             f"ALTER TABLE {tables[1]} ADD PRIMARY KEY (field, code);",
             *([f"ALTER TABLE {tables[2]} ADD PRIMARY KEY (number, {codes});"] if codes else []),
@@ -155,7 +155,7 @@ class Postgres(Dialect):
         self, source: str, number: int, joins: Sequence[str], columns: Mapping[str, str]
     ) -> str:
         made = ",\n  ".join(f"{expression} AS {name}" for name, expression in columns.items())
-        # OFFSET 0 has a column worked out once, not wherever it is used.
+        # OFFSET 0 makes PostgreSQL compute a column once, not wherever it is used.
         step = f"CROSS JOIN LATERAL (SELECT {made}\n  OFFSET 0) AS s{number}"
         return "\n".join([source, *joins, *([step] if columns else [])])
 

@@ -1,7 +1,7 @@
-"""What is the same in all dialects of SQL, and what each has to say in its own way.
+"""What is common to the SQL dialects, and the interface of what each does its own way.
 
 Both know `text`, `real[]`, `float8`, `split_part`, `chr`, `trim(text, characters)`, and `~` with a
-pattern that is anchored at both ends, so most of a script is the same for both.
+pattern anchored at both ends, so most of a script is the same for both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "literal",
 ]
 
-# What polars takes off both ends of a text.
+# The characters that polars strips from both ends of a text.
 WHITE = [*range(9, 14), 32, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)]
 WHITE += [0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
 MISSING_WORDS = ", ".join(f"'{word}'" for word in NO_NUMBER)
@@ -36,7 +36,7 @@ MISSING_WORDS = ", ".join(f"'{word}'" for word in NO_NUMBER)
 USED = re.compile("<([a-z_]+)>")
 Functions = Mapping[str, tuple[str, str, str]]  # name: type of v, type returned, expression
 
-# <name> is another function. Each is small, for its argument is written out where it is used.
+# <name> is another function. Each is small, because its argument is expanded wherever it is used.
 SHARED: Functions = {
     "trimmed": ("text", "text", "trim(v, " + " || ".join(f"chr({c})" for c in WHITE) + ")"),
     "digits": (  # of a whole number: -007.0 is -7
@@ -50,13 +50,13 @@ SHARED: Functions = {
         "CASE WHEN v = floor(v) AND abs(v) < 9223372036854775808e0 "
         "THEN CAST(CAST(v AS bigint) AS text) ELSE <exact>(v) END",
     ),
-    "named": (  # the one way to write a number; what is none keeps its text
+    "named": (  # the canonical text of a number; other texts stay
         *("text", "text"),
         f"CASE WHEN v IN ({MISSING_WORDS}) THEN NULL "
         "WHEN v ~ '^[+-]?[0-9]+([.]0*)?$' THEN <digits>(v) "
         "ELSE coalesce(<shown>(<parsed>(v)), v) END",
     ),
-    "key": (  # most whole numbers are written as they should be
+    "key": (  # most whole numbers are canonical already
         *("text", "text"),
         "CASE WHEN v ~ '^(0|-?[1-9][0-9]*)$' THEN v ELSE <named>(<trimmed>(v)) END",
     ),
@@ -70,7 +70,7 @@ SHARED: Functions = {
         "CASE lower(<trimmed>(v)) WHEN '1' THEN 'true' WHEN '1.0' THEN 'true' WHEN '0' THEN "
         "'false' WHEN '0.0' THEN 'false' ELSE lower(<trimmed>(v)) END",
     ),
-    "meant": (  # null of what is missing, NaN of what is no number
+    "meant": (  # null for a missing value, NaN for what is not a number
         *("text", "float8"),
         f"CASE WHEN v IS NULL OR v IN ({MISSING_WORDS}) THEN NULL "
         "WHEN lower(v) = 'true' THEN 1e0 WHEN lower(v) = 'false' THEN 0e0 "
@@ -95,8 +95,8 @@ def literal(text: str) -> str:
 
 @dataclass(frozen=True)
 class Term:
-    """What a field brings, as SQL: `row` names its row of the table (of a list all its rows), and
-    `value` is what the row is times, if anything."""
+    """What a field brings, as SQL: `row` names its row of the table (for a list all its rows), and
+    `value` is the factor of the row, if any."""
 
     row: str
     rank: int
@@ -106,9 +106,9 @@ class Term:
 
 @dataclass(frozen=True)
 class ListField:
-    """What a field of lists is joined by, as SQL. `items` is the array of its texts, `is_missing`
-    is true where it stands for no value; `found` joins item, place, size and is_missing of `i` with
-    the rows `r` of the table, and `value` is what each is times."""
+    """How to join a field of lists, as SQL. `items` is the array of its texts, `is_missing` is true
+    if it means no value; `found` joins item, place, size and is_missing of `i` with the rows `r` of
+    the table, and `value` is the factor of each."""
 
     alias: str
     items: str
@@ -118,7 +118,7 @@ class ListField:
 
 
 class Dialect:
-    """What is the same for both. `prefix` begins the names of all that a script makes."""
+    """The common part of both. `prefix` begins the names of everything that a script creates."""
 
     name: ClassVar[str]
     brackets: ClassVar[tuple[str, str]]  # around the text of an array
@@ -134,7 +134,7 @@ class Dialect:
         return f"{self.named(name)}({argument})"
 
     def bodies(self) -> Functions:
-        """Every function after those it uses, with their names filled in."""
+        """All functions, each after those it uses, with names filled in."""
 
         def filled(body: str) -> str:
             return USED.sub(lambda found: self.named(found[1]), body)
@@ -145,15 +145,15 @@ class Dialect:
         return {name: (*every[name][:2], filled(every[name][2])) for name in order}
 
     def same_name(self, name: str) -> str:
-        """The form of a name by which the database knows it: two of the same form are one to it."""
+        """A name's form in the database, to which names of equal form are the same."""
         raise NotImplementedError
 
     def definitions(self, terms: Sequence[Term]) -> list[str]:
-        """Statements that make the functions."""
+        """Statements that create the functions."""
         raise NotImplementedError
 
     def tuning(self, table: str, arrays: Sequence[str], width: int) -> list[str]:
-        """Statements about a table of arrays of so many numbers, before it is filled."""
+        """Statements that tune a table of arrays of so many numbers, before it is filled."""
         return []
 
     def indexes(self, n_codes: int) -> list[str]:
@@ -167,7 +167,7 @@ class Dialect:
         raise NotImplementedError
 
     def bin(self, number: str, edges: Sequence[str]) -> str:
-        """The code of a number among bins, of which the first is 1."""
+        """The code of a number's bin, of which the first is 1."""
         raise NotImplementedError
 
     def list_join(self, lists: ListField, n_outputs: int) -> str:
@@ -176,34 +176,34 @@ class Dialect:
     def step(
         self, source: str, number: int, joins: Sequence[str], columns: Mapping[str, str]
     ) -> str:
-        """What follows FROM, once these were joined and these columns worked out."""
+        """The text after FROM: `source` with these joins and computed columns added."""
         raise NotImplementedError
 
     def ref(self, name: str, number: int) -> str:
-        """A column that a step worked out, in what comes after."""
+        """A reference to a column that a step computed, for later steps."""
         raise NotImplementedError
 
     def score(
         self, query: Query, joins: Sequence[str], terms: Sequence[Term], offsets: Sequence[str]
     ) -> list[str]:
-        """Take the query on to the score of every output: the sum over fields j of
-        x_j (bias_j + others_j . own), own being all fields' own entries one after the other, each
+        """Extend the query to the score of every output: the sum over fields j of
+        x_j (bias_j + others_j . own), where own are all fields' own entries, concatenated, each
         times its x; plus the offset."""
         raise NotImplementedError
 
     def select(self, query: Query, key: Sequence[str], shown: Sequence[str]) -> str:
-        """The query that shows these expressions by their names, and then the columns of the user's
-        table that are the key, or all."""
+        """The query that selects these named expressions, and then the key columns of the user's
+        table, or all."""
         raise NotImplementedError
 
 
 class Query:
-    """A query in the making, from `t`, the user's table."""
+    """A query under construction, from `t`, the user's table."""
 
     def __init__(self, dialect: Dialect, table: str) -> None:
         self.dialect = dialect
         self.source = f"FROM {table} AS t"
-        self._made: dict[str, int] = {}  # columns, and the step that made each
+        self._made: dict[str, int] = {}  # columns, and the step that computed each
         self._steps = 0
 
     def step(self, joins: Sequence[str], columns: Mapping[str, str]) -> None:

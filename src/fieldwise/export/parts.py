@@ -1,5 +1,5 @@
-"""A model field by field, as files that score without fieldwise need it: what a value's code is,
-which rows of the table a field owns, and what crossed categories say."""
+"""A model field by field, as exports need it: the codes of values, the rows of the table that a
+field owns, and the evidence of crossed categories."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ REFUSED_CODE = -2  # a value that the model refuses
 
 @dataclass(frozen=True)
 class Part:
-    """One field. A code past `size`, of a category that only crosses tell apart, has row 0."""
+    """One field. A code past `size`, of a category that only crosses distinguish, has row 0."""
 
     number: int
     field: Field
     size: int
     missing: int  # the code of no value
     unseen: int  # the code of a value never seen
-    words: pl.DataFrame  # category, code; of a field of numbers empty
-    evidence: int | None = None  # of a field made of evidence, which of its columns
+    words: pl.DataFrame  # category, code; empty for a field of numbers
+    evidence: int | None = None  # for a field made of evidence, the index of its column
 
 
 @dataclass(frozen=True)
 class Cross:
-    """The fields of a cross, codes (g, k) of its crossed categories and what they say (g, T)."""
+    """The fields of a cross, the codes (g, k) and evidence (g, T) of its crossed categories."""
 
     fields: tuple[int, ...]
     codes: np.ndarray
@@ -54,7 +54,7 @@ class Cross:
 
 @dataclass(frozen=True)
 class Output:
-    """A score: of a head (which is the `head`-th), and what to call it and its prediction."""
+    """A score of the `head`-th head, and the names of it and of its prediction."""
 
     head: int
     score: str
@@ -62,7 +62,7 @@ class Output:
 
 
 def require_sum(model: FieldwiseModel, to: str) -> None:
-    """Refuse models whose prediction is more than a sum of fields and pairs of them."""
+    """Raise if a model's prediction is more than a sum over fields and pairs of them."""
     if model.boosted is not None:
         raise ModelError(
             f"the model ends in boosted trees (preset 'best'), which {to} cannot carry; export "
@@ -81,7 +81,7 @@ def require_sum(model: FieldwiseModel, to: str) -> None:
 
 
 def identity(model: FieldwiseModel) -> str:
-    """What tells one model from another: 16 digits of a checksum of all that it predicts by."""
+    """A model's identity: 16 digits of a checksum of all that its predictions depend on."""
     found = hashlib.sha256(model.schema.to_json().encode())
     found.update(np.ascontiguousarray(model.rows).data)
     found.update(model.offsets.tobytes())
@@ -109,7 +109,7 @@ def parts_of(model: FieldwiseModel) -> list[Part]:
 
 
 def crosses_of(model: FieldwiseModel) -> list[Cross]:
-    """The model's crosses, by the numbers of their fields."""
+    """The model's crosses, with the indices of their fields."""
     words: Any = model.vocabulary
     if words.evidence is None:
         return []
@@ -122,7 +122,7 @@ def crosses_of(model: FieldwiseModel) -> list[Cross]:
 
 
 def outputs_of(model: FieldwiseModel) -> list[Output]:
-    """Every score, named as predictions that are written are."""
+    """Every score, with the column names that written predictions have."""
     out = []
     several = len(model.objective.heads) > 1
     pairs = zip(model.objective.heads, model.schema.targets, strict=True)

@@ -1,7 +1,7 @@
 """A model as one Python file that needs NumPy alone: `standalone.py` with the model in it.
 
 The model is JSON (fields, vocabularies) and arrays (the table, evidence), compressed and written as
-text: about 5 bytes of it for a number of the table.
+text: about 5 bytes per number of the table.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ LINE = 98
 
 
 def write(model: FieldwiseModel, path: Path, *, model_id: str | None = None) -> None:
-    """Write the file, whole or not at all."""
+    """Write the file, completely or not at all."""
     require_sum(model, "Python")
     n_bytes = model.rows.size * 4
     if n_bytes > MOST:
         raise ModelError(
-            f"the model's table is of {n_bytes >> 20:,} MiB, and one Python file holds at most "
+            f"the model's table has {n_bytes >> 20:,} MiB, and one Python file holds at most "
             f"{MOST >> 20:,}; export to ONNX, or compress the model first"
         )
     code = Path(__file__).with_name("standalone.py").read_text(encoding="utf-8")
@@ -54,7 +54,7 @@ def write(model: FieldwiseModel, path: Path, *, model_id: str | None = None) -> 
 
 
 def _content(model: FieldwiseModel) -> bytes:
-    """The length of the JSON, the JSON, the arrays one after the other."""
+    """The length of the JSON, the JSON, and the concatenated arrays."""
     crosses = crosses_of(model)
     arrays = {"table": np.asarray(model.rows, "<f4")}
     if model.vocabulary.counts().any():
@@ -84,7 +84,7 @@ def _content(model: FieldwiseModel) -> bytes:
 
 
 def _facts(part: Part) -> dict[str, Any]:
-    """What the file has to know of a field."""
+    """The file's description of a field."""
     field = part.field
     return {
         "name": field.name,

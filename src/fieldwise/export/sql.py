@@ -1,4 +1,4 @@
-"""A model as a script of SQL: tables of what it knows, and a view that scores every row of yours.
+"""A model as an SQL script: tables of what it learned, and a view that scores your rows.
 
     fieldwise_fields      the fields: number, name, column
     fieldwise_categories  field, category -> code
@@ -6,9 +6,9 @@
     fieldwise_crosses     cross and codes -> evidence
     fieldwise_scores      the view: `score`, `probability`, and the columns of your table
 
-A score is the sum over fields of bias + others . own, where own are the own entries of all fields
-one after the other, and others has zeros where a field's own entries would stand. Code -1 is a
-value never seen, -2 one that the model refuses: its bias is null, and so is the row's score.
+A score is the sum over fields of bias + others . own, where own are the own entries of all fields,
+concatenated, and others has zeros in place of the field's own entries. Code -1 is a value never
+seen, -2 one that the model refuses: its bias is null, and so is the row's score.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = ["DIALECTS", "write"]
 
 DIALECTS: dict[str, type[Dialect]] = {"duckdb": DuckDB, "postgres": Postgres}
 LINES = "FROM (SELECT unnest(string_to_array(%s, chr(10))) AS line) AS lines;"
-BATCH = 1 << 20  # letters of a statement, about
-ODD_BATCH = 500  # categories in a statement that spells them out
+BATCH = 1 << 20  # letters per statement, about
+ODD_BATCH = 500  # categories per statement that spells them out
 
 
 def write(
@@ -51,8 +51,8 @@ def write(
 ) -> None:
     """Write the script for `dialect`, "duckdb" or "postgres".
 
-    `table` is what the view reads, a name or "schema.name"; `key` are the columns of it that the
-    view shows, all unless given; `prefix` begins the names of what the script makes.
+    `table` is what the view reads, a name or "schema.name"; `key` are its columns that the view
+    shows, by default all; `prefix` begins the names of everything the script creates.
     """
     if dialect not in DIALECTS:
         raise not_one_of(f"dialect={dialect!r}", dialect, DIALECTS)
@@ -78,7 +78,7 @@ def write(
 
 
 def _check_names(model: FieldwiseModel, dialect: Dialect, more: Sequence[str]) -> None:
-    """Refuse names that the database cannot hold, or would take one for the other."""
+    """Raise if the database cannot hold a name, or cannot tell two names apart."""
     shown = [name for o in outputs_of(model) for name in (o.score, o.prediction)]
     columns = model.schema.columns
     for name in (dialect.prefix, *columns, *more, *shown):
@@ -90,15 +90,15 @@ def _check_names(model: FieldwiseModel, dialect: Dialect, more: Sequence[str]) -
             other = seen.setdefault(dialect.same_name(name), name)
             if other != name:
                 raise SchemaError(
-                    f"{other!r} and {name!r} are one name to {dialect.name}; rename one and train "
-                    "again"
+                    f"{other!r} and {name!r} are the same name in {dialect.name}; rename one and "
+                    "train again"
                 )
     if len(dialect.prefix.encode()) > 40:
         raise SettingError(f"prefix={dialect.prefix!r} is longer than 40 bytes; choose a shorter")
 
 
 class _Script:
-    """The statements of a script, for a model and a dialect."""
+    """The statements of a model's script in a dialect."""
 
     def __init__(self, model: FieldwiseModel, dialect: Dialect) -> None:
         self._model, self._dialect = model, dialect
@@ -142,7 +142,7 @@ class _Script:
         yield from self._dialect.indexes(self._longest)
 
     def _categories(self, part: Part) -> Iterator[str]:
-        """A line a category; those that hold what a client may change are spelt out."""
+        """A line for each category; those with text that a client may change are spelt out."""
         table = self._dialect.named("categories")
         words = part.words.rows()
         plain = [f"{code}:{word}" for word, code in words if _is_plain(word)]
@@ -162,7 +162,7 @@ class _Script:
             yield f"INSERT INTO {table} VALUES\n{values};"
 
     def _rows(self, part: Part) -> Iterator[str]:
-        """code;own;others;bias and so on for every output, a line a row of the table."""
+        """code;own;others;bias and so on for every output, a line for each row of the table."""
         layout, i = self._model.layout, part.number
         own = layout.own(i)
         step = max(1, BATCH // (10 * layout.width))
@@ -226,13 +226,13 @@ class _Script:
 
 
 def _between(separator: str, columns: Sequence[pl.Series]) -> pl.Series:
-    """Texts of several columns, joined row by row."""
+    """Texts of several columns, joined row by row with a separator."""
     frame = pl.DataFrame([c.alias(str(k)) for k, c in enumerate(columns)])
     return frame.select(pl.concat_str(pl.all(), separator=separator)).to_series()
 
 
 def _inserts(head: str, lines: Sequence[str]) -> Iterator[str]:
-    """INSERT statements of lines that one text holds: a literal is read much faster than VALUES."""
+    """INSERT statements with all lines in one text, which is parsed much faster than VALUES."""
     start = size = 0
     for k, line in enumerate(lines):
         size += len(line) + 1
@@ -243,12 +243,12 @@ def _inserts(head: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _is_plain(text: str) -> bool:
-    """True of what no client and no editor changes."""
+    """Whether no client or editor changes a character of this text."""
     return text.isprintable() and text == text.strip()
 
 
 def _spelt(text: str) -> str:
-    """A text as an expression of SQL in which no client changes anything."""
+    """A text as an SQL expression in which no client changes anything."""
     parts, run = [], ""
     for letter in text:
         if letter.isprintable():

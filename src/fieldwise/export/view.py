@@ -1,5 +1,5 @@
-"""The query that scores, in steps: from a row of the user's table to the keys of its values, to
-codes, to evidence, to rows of the model's table, and to the sum over those."""
+"""The scoring query, in steps: from a row of the user's table to the keys of its values, to codes,
+to evidence, to rows of the model's table, and to the sum over those."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGEST_EXPONENT = 700  # of exp, in float64
 
 
 def number(value: float) -> str:
-    """A float64 to the last bit: with an exponent it is nowhere read as a decimal."""
+    """A float64 as SQL, exact to the last bit: with an exponent, no database reads a decimal."""
     text = repr(float(value))
     text = text if "e" in text else text + "e0"
     return f"({text})" if text.startswith("-") else text
@@ -35,7 +35,7 @@ def scored(
     ranks: Sequence[int],
     offsets: Sequence[float],
 ) -> list[str]:
-    """Take the query on to the scores, which are returned as what they are called in it."""
+    """Extend the query to the scores; returns their names in it."""
     dialect = query.dialect
     own = [part for part in parts if part.evidence is None and not part.field.is_list]
     made = [part for part in parts if part.evidence is not None]
@@ -52,7 +52,7 @@ def scored(
 
 
 def terms_of(query: Query | None, parts: Sequence[Part], ranks: Sequence[int]) -> list[Term]:
-    """What every field brings; without a query, but for its value."""
+    """What every field brings; without a query, all but its value."""
     out = []
     for part, rank in zip(parts, ranks, strict=True):
         value = None
@@ -63,7 +63,7 @@ def terms_of(query: Query | None, parts: Sequence[Part], ranks: Sequence[int]) -
 
 
 def _alias(part: Part) -> str:
-    """What a query calls the field's row of the model's table."""
+    """The alias of the field's row of the model's table."""
     return f"r{part.number + 1}"
 
 
@@ -80,8 +80,7 @@ def _column(part: Part) -> str:
 
 
 def _read(dialect: Dialect, part: Part) -> str:
-    """The category that the row's value stands for, or the number it is: null where missing, NaN
-    where it is none."""
+    """The category or the number of the row's value: null if missing, NaN if not a number."""
     if part.field.is_counted:
         return _key(dialect, part.field, _text(part))
     return dialect.call("number", _column(part))
@@ -101,7 +100,7 @@ def _cross_join(query: Query, k: int, cross: Cross) -> str:
 
 
 def _known(part: Part, crosses: Sequence[Cross]) -> str:
-    """Evidence of a cross: nothing where the crossed category was never seen."""
+    """Evidence of a cross: 0 if the crossed category was never seen."""
     k, target = divmod(part.evidence or 0, crosses[0].evidence.shape[1])
     return f"CAST(coalesce(e{k + 1}.evidence_{target + 1}, 0) AS float8)"
 
@@ -125,7 +124,7 @@ def _bin(dialect: Dialect, part: Part, number_: str) -> str:
 
 
 def _value(query: Query, part: Part) -> str:
-    """What the row of a linear field is times."""
+    """The factor of a linear field's row."""
     field, key = part.field, query.ref(_name("key", part))
     center, scale = (0.0, 1.0) if field.center is None else (field.center, field.scale or 1.0)
     value = f"({key} - {number(center)}) / {number(scale)}"
@@ -152,7 +151,7 @@ def _joined_row(dialect: Dialect, part: Part, code: str, alias: str) -> str:
 
 
 def _without(part: Part, text: str, key: str) -> str:
-    """The code of a text that is no category."""
+    """The code of a text that is not a category."""
     field = part.field
     if field.part is None and field.dtype in ("string", "boolean"):
         if part.missing == part.unseen:
@@ -165,7 +164,7 @@ def _without(part: Part, text: str, key: str) -> str:
 
 
 def _key(dialect: Dialect, field: Field, text: str) -> str:
-    """The category that a text stands for; null where it is missing or refused."""
+    """The category of a text; null if it is missing or refused."""
     if field.part == "weekday":
         return dialect.call("weekday", f"substr({text}, 1, 10)")
     if field.part == "date":
@@ -184,7 +183,7 @@ def _key(dialect: Dialect, field: Field, text: str) -> str:
 
 
 def _list_field(dialect: Dialect, part: Part) -> ListField:
-    """A list is cut at its separator, where it has one; else its column is an array."""
+    """A field of lists: a text to cut at the separator, if it has one, else an array."""
     field, column = part.field, _column(part)
     missing, text = f"{column} IS NULL", "i.item"
     items = f"CAST({column} AS text[])"
@@ -211,13 +210,13 @@ def _list_field(dialect: Dialect, part: Part) -> ListField:
         is_missing=missing,
         found=f"LEFT JOIN {dialect.named('categories')} AS c ON {category}\n  "
         + _joined_row(dialect, part, code, "r"),
-        # Of a list that is longer the first so many count, and yet all are looked at.
+        # Of a longer list only the first n_slots values count, but all are looked up.
         value=f"CASE WHEN i.place > {field.n_slots} THEN 0e0 ELSE {share} END",
     )
 
 
 def predictions(heads: Sequence[Head], scores: Sequence[str]) -> list[str]:
-    """What every output's score stands for, as SQL."""
+    """The prediction of every output's score, as SQL."""
     out: list[str] = []
     for head in heads:
         names = scores[len(out) : len(out) + head.size]
@@ -241,6 +240,6 @@ def predictions(heads: Sequence[Head], scores: Sequence[str]) -> list[str]:
 
 
 def _within(z: str, low: float, high: float) -> str:
-    """z in bounds, and null where it is: greatest and least would leave null out."""
+    """z clipped to bounds, null staying null, which greatest and least alone would drop."""
     low_, high_ = number(low), number(high)
     return f"CASE WHEN {z} > {high_} THEN {high_} WHEN {z} < {low_} THEN {low_} ELSE {z} END"

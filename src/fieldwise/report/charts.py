@@ -1,5 +1,5 @@
 """The charts of the page, as Vega-Lite specifications. Colours are the page's CSS variables, so
-that one drawing serves light, dark and paper; keys to the colours are the page's too."""
+that the same chart works in light, dark and print; the page draws the legends."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ACCENT, SOFT, UP, DOWN, INK, MUTED = (
     f"var(--{name})" for name in ("accent", "soft", "up", "down", "ink", "muted")
 )
 LINES = [f"var(--line{k})" for k in range(1, 7)]
-# Names of categories are long; on a phone they leave room for what is said of them.
+# Names of categories are long; on a phone they must leave room for the chart.
 NARROW = alt.ExprRef("containerSize()[0] < 420 ? 136 : 170")
-MOST_FIELDS = 40  # in a picture; the tables have all of them
+MOST_FIELDS = 40  # in a chart; the tables have all of them
 
 CONFIG: dict[str, Any] = {
     "background": None,
@@ -41,13 +41,13 @@ CONFIG: dict[str, Any] = {
 
 @cache
 def bundle() -> str:
-    """Vega, Vega-Lite and vega-embed as one script that reads nothing from elsewhere."""
+    """Vega, Vega-Lite and vega-embed as one self-contained script."""
     script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return str(script).replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def charts(numbers: Mapping[str, Any]) -> dict[str, Chart]:
-    """Every chart there are numbers for, by name."""
+    """The charts that there are numbers for, by name."""
     fields, chance = numbers["fields"], numbers["summary"]["task"] == "chance"
     out = {"shares": shares(fields), "importance": importance(fields)}
     out["pairs"] = pair_map(fields, numbers["pairs"])
@@ -76,12 +76,12 @@ def _spec(chart: Any, rows: Sequence[Mapping[str, Any]], description: str, heigh
 
 
 def _y(name: str, **axis: Any) -> Any:
-    """Names down the side, in the order given."""
+    """A vertical axis of names, in the given order."""
     return alt.Y(f"{name}:N", sort=None, title=None, axis=alt.Axis(ticks=False, **axis))
 
 
 def _tips(**fields: str) -> list[Any]:
-    """What a pointer shows: title=field:type or title=field:Q|format."""
+    """Tooltips: title=field:type or title=field:Q|format."""
     out = []
     for title, name in fields.items():
         field, _, form = name.partition("|")
@@ -177,7 +177,7 @@ def odd(found: Sequence[Mapping[str, Any]]) -> Chart:
 
 
 def waterfall_chart(unit: str) -> Chart:
-    """Its rows are chosen on the page, and with them its height: this one is of a step."""
+    """A waterfall without data; the page sets its rows and its height, here that of one step."""
     scale = alt.Scale(domain=["raises", "lowers", "whole"], range=[UP, DOWN, INK])
     colour = alt.Color("kind:N", scale=scale, legend=None)
     tips = _tips(field="field:N", value="value:N", effect="effect:Q|+.4f", score_after="end:Q|.4f")

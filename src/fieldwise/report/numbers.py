@@ -1,4 +1,4 @@
-"""Everything a report tells, as numbers: what the page, the text and the pictures are made of."""
+"""All numbers of a report, from which the page, the text and the plots are made."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..progress import progress
 __all__ = ["report_numbers"]
 
 CARDS = 600  # full cards, at most; the page holds as many of them as fit
-CARDS_A_FIELD = 3  # of the largest categories of every field, come what may
+CARDS_A_FIELD = 3  # for the largest categories of every field, always
 TYPICAL, EXTREME = 20, 10  # rows shown: spread over the table; highest, lowest and most wrong
 
 
@@ -36,10 +36,10 @@ def report_numbers(
     show: bool | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """What a model learned and, with a table, how it does there.
+    """What a model learned and, with a table, how well it predicts there.
 
-    `output` names a class, or one of several targets. A table without the target has its rows
-    explained, and is not judged by.
+    `output` names a class, or one of several targets. Of a table without the target, rows are
+    explained but the model is not evaluated.
     """
     learned = model.learned
     o = learned.output(output)
@@ -92,7 +92,7 @@ def _summary(model: FieldwiseModel, o: int, output: str) -> dict[str, Any]:
 
 
 def _fields(model: FieldwiseModel, found: FieldImportance) -> list[dict[str, Any]]:
-    """A row a field, in the order of the table."""
+    """A row for each field, in the order of the table."""
     by_name = {row["name"]: row for row in found.to_dict()["fields"]}
     sizes = zip(model.schema.fields, model.layout.sizes, model.layout.ranks, strict=True)
     return [
@@ -123,7 +123,7 @@ def _largest(learned: Learned, n: int) -> list[tuple[int, int]]:
 
 
 def _every_category(learned: Learned, output: str) -> dict[str, Any]:
-    """An array each, by falling count."""
+    """An array for each property of categories, by falling count."""
     layout, models = learned.layout, learned.models(output)
     fields = range(layout.n_fields)
     distance = np.concatenate([models.distances(i) for i in fields])
@@ -143,18 +143,18 @@ def _every_category(learned: Learned, output: str) -> dict[str, Any]:
 
 
 def _bound(model: FieldwiseModel) -> dict[str, Any] | None:
-    if model.boosted is not None:  # it is of the field-wise score alone
+    if model.boosted is not None:  # the bound covers only the field-wise score
         return None
     try:
         return model.bound().to_dict()
-    except SettingError:  # of such a model there is none
+    except SettingError:  # no bound for such a model
         return None
 
 
 def _judged(
     model: FieldwiseModel, learned: Learned, data: Any, o: int, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Some rows taken apart and, where the table has the target, how good predictions are."""
+    """Explanations of some rows and, if the table has the target, how good predictions are."""
     from ..data.readers import open_source
 
     source = open_source(data, schema=model.schema, **options)
@@ -219,7 +219,7 @@ class _Chosen:
     def _keep(
         self, name: str, held: dict[str, np.ndarray], at: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """What is kept under a name, with these rows more."""
+        """What is kept under a name, with these rows added."""
         fresh = {key: a[at] for key, a in held.items()}
         before = self._kept.get(name)
         if before is not None:
@@ -229,7 +229,7 @@ class _Chosen:
 
     @property
     def rows(self) -> dict[str, np.ndarray]:
-        """All of them, each once."""
+        """All rows kept, each once."""
         typical = self._kept["typical"]
         n = len(typical["p"])
         some = np.linspace(0, n - 1, min(TYPICAL, n)).astype(int)
@@ -268,7 +268,7 @@ def _rows(
 def _texts(
     model: FieldwiseModel, learned: Learned, i: int, codes: np.ndarray, held: Any
 ) -> Iterable[str]:
-    """What a field holds in every row."""
+    """What a field holds in every row, as text."""
     field = model.schema.fields[i]
     if field.is_list or field.is_linear:
         column = held[field.name].to_list()

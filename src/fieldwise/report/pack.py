@@ -1,8 +1,8 @@
-"""Categories for the page, in few bytes: an index of all of them and the cards of the largest.
+"""Categories for the page, in few bytes: an index of all of them, and cards of the largest.
 
 The index is two pieces of gzip in base64: the names as JSON, and five columns of unsigned 32-bit
 numbers (field, count, bias, main effect, distance), each as four planes of bytes, so that planes of
-zeros cost nothing. Counts are held as differences to the next; the last three in steps.
+zeros cost nothing. Counts are stored as differences to the next; the last three are quantised.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .text import plain
 __all__ = ["fitting", "pack_cards", "pack_index", "packed"]
 
 FINE, COARSE, UNKNOWN = 65534, 4095, 65535  # steps from the lowest number to the highest
-MANY = 100_000  # categories; with more of them a byte counts
+MANY = 100_000  # categories; with more, quantisation is coarser to save bytes
 NUMBERS = ("bias", "main", "distance")
 
 
@@ -65,7 +65,7 @@ def pack_cards(cards: Sequence[Mapping[str, Any]], n: int) -> str:
 
 
 def fitting(pack: Callable[[int], Any], n: int, size: Callable[[Any], int], room: int) -> Any:
-    """What `pack` makes of as many of n things as fit into `room` bytes."""
+    """`pack` of as many of n things as fit into `room` bytes."""
     while True:
         body = pack(n)
         if n == 0 or size(body) <= room:

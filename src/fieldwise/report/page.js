@@ -1,5 +1,5 @@
 "use strict";
-// The page at work: tabs, charts, the search over all categories, cards, rows.
+// The page's logic: tabs, charts, the search over all categories, cards, rows.
 // Names are only ever set as text. All numbers come from the page's data; here they are laid out.
 (() => {
   const byId = (id) => document.getElementById(id);
@@ -121,7 +121,7 @@
     data.fields.forEach((name, k) => within.append(make("option", { value: k }, name)));
   }
 
-  /** Hits in order: equal names, names that begin so, names that hold it; each by falling count. */
+  /** Hits in order: equal names, names that begin with the query, names that contain it; each by falling count. */
   function find(query, field) {
     const equal = [], begin = [], hold = [];
     let total = 0;
@@ -230,7 +230,7 @@
       })));
   }
 
-  /** Partners by field, the strongest first; what is beyond the fifth field unfolds. */
+  /** Partners by field, the strongest first; fields after the fifth are folded. */
   function partnerParts(card) {
     const partners = [...card.partners].sort((a, b) => strongest(b) - strongest(a));
     if (!partners.length) return [];

@@ -1,6 +1,6 @@
-"""The report as one HTML file that opens offline: its charts, its search and its cards inside.
+"""The report as one HTML file that opens offline, with charts, search and cards inside.
 
-The page may run its own two scripts and nothing else: its policy names them by their hashes and
+The page may run only its own two scripts: its content security policy lists them by hash and
 allows no connection. Names reach it as escaped text or as JSON, never as markup.
 """
 
@@ -30,7 +30,7 @@ from .text import headline, plain
 __all__ = ["LIMIT", "page"]
 
 LIMIT = 9_900_000  # bytes of the page
-CARDS = 0.25  # of the room for categories is kept for cards, where there are as many
+CARDS = 0.25  # share of the room for categories that is reserved for cards
 
 
 def page(numbers: Mapping[str, Any], *, limit: int = LIMIT) -> str:
@@ -112,7 +112,7 @@ def _panel(k: int, tab: Panel) -> str:
 
 
 def _rows(numbers: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For every row its waterfall, and all its fields by falling effect."""
+    """The waterfall of every row, and all its fields by falling effect."""
     found = numbers["rows"]
     if not found:
         return []
@@ -129,7 +129,7 @@ def _rows(numbers: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _options(numbers: Mapping[str, Any]) -> list[str]:
-    """What else `fieldwise category` must be told: which output, where there are several."""
+    """Further options for `fieldwise category`: the output, if there are several."""
     summary = numbers["summary"]
     several = numbers["title"] != summary["target"] or summary["unit"] != "log-odds"
     return ["--output", summary["output"]] if several and summary["output"] else []

@@ -16,7 +16,7 @@ Panel = tuple[str, str, str]  # id, title, body
 
 
 def panels(numbers: Mapping[str, Any], n_indexed: int, n_cards: int) -> list[Panel]:
-    """The tabs there are numbers for."""
+    """The tabs that there are numbers for."""
     out = [
         ("overview", "Overview", overview(numbers)),
         ("fields", "Fields", fields_panel(numbers)),
@@ -46,7 +46,7 @@ def block(heading: str, words: str, *parts: str) -> str:
 
 
 def key(*entries: tuple[str, str]) -> str:
-    """What colours mean: (CSS class, words) each."""
+    """A legend of colours, from pairs (CSS class, words)."""
     inner = "".join(
         f'<li><i class="{look}"></i>{html.escape(words)}</li>' for look, words in entries
     )
@@ -63,7 +63,7 @@ def chart(name: str, caption: str, above: str = "") -> str:
 def listed(
     head: Sequence[str], rows: Sequence[Sequence[Any]], words: int, *, most: int = 12
 ) -> str:
-    """A table that may be wide; of a long one the rest unfolds."""
+    """A table that may be wide; a long one shows `most` rows and unfolds the rest."""
     most = len(rows) if len(rows) <= most + 3 else most
     first = table_html(head, rows[:most], words=words)
     if len(rows) == most:
@@ -76,7 +76,7 @@ def listed(
 
 
 def beside(left: str, right: str) -> str:
-    """A chart and its table, side by side where there is room."""
+    """A chart and its table, side by side if there is room."""
     return f'<div class="beside">{left}{right}</div>'
 
 
@@ -215,7 +215,7 @@ def _row_title(k: int, row: Mapping[str, Any], show: Callable[[Any], str]) -> st
 
 
 def quality_panel(numbers: Mapping[str, Any]) -> str:
-    """Calibration, slices and the bound, as far as there are any."""
+    """Calibration, slices and the bound, whichever there are."""
     chance, out = numbers["summary"]["task"] == "chance", []
     show = percent if chance else shown
     found = numbers["calibration"]

@@ -27,7 +27,7 @@ __all__ = [
 
 
 def plain(value: Any) -> Any:
-    """The same with lists for arrays and None for what is no number, ready for JSON."""
+    """The same with lists for arrays and None for non-finite numbers, ready for JSON."""
     if isinstance(value, Mapping):
         return {str(key): plain(v) for key, v in value.items()}
     if isinstance(value, np.ndarray):
@@ -57,14 +57,14 @@ def headline(numbers: Mapping[str, Any]) -> str:
         said += f" The score that is explained is that of {whole}."
     if summary.get("boosted"):
         said += (
-            " Boosted trees make the predictions: rows are taken apart as the trees have them, and "
-            "fields, pairs, categories and training are those of the field-wise score they read."
+            " Boosted trees make the predictions: rows are explained by the trees; fields, pairs, "
+            "categories and training are those of the field-wise score that they read."
         )
     return said
 
 
 def source(numbers: Mapping[str, Any]) -> str:
-    """The table that the model was judged by, without its folder."""
+    """The file name of the table that the model was evaluated on."""
     return Path(numbers["file"]).name or "the table"
 
 
@@ -80,7 +80,7 @@ def metrics(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def words(name: Any) -> str:
-    """A name as Markdown shows it, whatever it holds."""
+    """A name, escaped for Markdown."""
     text = re.sub(r"\s+", " ", str(name))
     text = re.sub(r"([\\`*_\[\]|#~])", r"\\\1", text)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -95,7 +95,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], *, text: int = 1) 
 
 
 def markdown(numbers: Mapping[str, Any], *, most: int = 20) -> str:
-    """Everything of the page that tables can say; of long lists the first `most`."""
+    """The page's content as Markdown tables; of long lists the first `most`."""
     summary = numbers["summary"]
     lines = [f"# {words(numbers['title'])}", "", words(headline(numbers)), ""]
     if summary["metrics"]:
@@ -138,7 +138,7 @@ def _fine(value: float | None) -> str:
 
 
 def field_rows(fields: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-    """name, kind, categories, rank, importance, share by itself and in pairs; most telling first"""
+    """name, kind, categories, rank, importance, share by itself and in pairs; by falling share"""
     return [
         (f["name"], f["kind"], shown(f["categories"]), f["rank"], shown(f["importance"]),
          percent(f["share"]), percent(f["pair_share"]))
@@ -192,7 +192,7 @@ def _categories(numbers: Mapping[str, Any], most: int) -> list[str]:
 
 
 def _rows(found: Mapping[str, Any], unit: str, most: int) -> list[str]:
-    """A line a row, with the three fields that move it most."""
+    """A line for each row, with the three fields that move it most."""
     body = []
     for number, row in enumerate(found["rows"][:most], 1):
         effects = np.asarray(row["effects"], float)

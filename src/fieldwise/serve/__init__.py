@@ -1,13 +1,13 @@
 """Models over HTTP: `create_app` makes the application, `run_server` runs it.
 
-limits.py     how much one call may ask for; what is said where it asks for more
+limits.py     how much one request may ask for; the refusal of more
 live.py       the model that is served, and the folder it comes from, which is watched
 scoring.py    rows in, predictions and explanations out
 tables.py     whole tables: Arrow and Parquet
 describe.py   what the model's columns are and which categories they have
-gate.py       what every request passes: token, time, counting, errors
-metrics.py    what Prometheus reads
-openapi.py    the description of it all
+gate.py       what every request passes: token, time limit, counting, errors
+metrics.py    metrics for Prometheus
+openapi.py    the description of all endpoints
 app.py        the endpoints
 run.py        uvicorn and its workers
 """

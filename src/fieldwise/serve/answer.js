@@ -1,4 +1,4 @@
-// An answer of the server on the page: the number, the bar under it, the list of chances, the waterfall.
+// An answer of the server, drawn: the number, the bar under it, the list of probabilities, the waterfall.
 import { apart, byId, chances, decimal, gauge, percent, signed, waterfall } from "./drawing.js";
 
 const isMany = (prediction) => prediction.probabilities !== undefined;
@@ -63,7 +63,7 @@ function rowPicture({ explanation, score }, unit) {
   };
 }
 
-/** Differences of contributions: they lead from the score of B to that of A. */
+/** Differences of contributions, which sum to the score of A less that of B. */
 function pairPicture(first, second, { differs }) {
   const others = new Map(partsOf(second).map((part) => [part.field, part]));
   const parts = partsOf(first).map(({ field, value, contribution }) => {

@@ -1,5 +1,5 @@
-"""The endpoints. Each reads its body itself, within limits, and answers bytes, and the gate goes
-straight to it: FastAPI has the routes and their description, and no part in a prediction."""
+"""The endpoints. Each reads its body itself, within limits, and answers bytes. The gate calls them
+directly: FastAPI has the routes and their description, and no part in a prediction."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from .scoring import Served
 __all__ = ["create_app"]
 
 LOG = logging.getLogger("uvicorn.error")
-AT_ONCE = 2  # tables that are held and scored at the same time
-OPEN = frozenset((*PAGE_FILES, "/health", "/ready"))  # nothing of the model is in the page's files
+AT_ONCE = 2  # tables held and scored at the same time
+OPEN = frozenset((*PAGE_FILES, "/health", "/ready"))  # these reveal nothing of the model
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -53,12 +53,12 @@ def create_app(
     poll: float = 1.0,
     spool: str | Path | None = None,
 ) -> FastAPI:
-    """An ASGI application that serves the model of a folder, and every later one that is put there.
+    """An ASGI application that serves the model in a folder, and every later one put there.
 
     Parameters
     ----------
     model : the folder of a model.
-    limits : what a request may be at most; see `Limits`.
+    limits : limits of a request; see `Limits`.
     token : the bearer token that requests need; None takes FIELDWISE_TOKEN of the environment.
     poll : seconds between two checks of the folder for a new model.
     spool : where copies of models are kept; None is a temporary folder.
@@ -95,7 +95,7 @@ def create_app(
     for (method, path), endpoint in routes.items():
         about = {"methods": [method], "response_class": Response, **ROUTES[path][2]}
         app.add_api_route(path, endpoint, **about)
-    # Before all that FastAPI does of its own, which takes as long as a small model.
+    # Before all of FastAPI's own work, which takes as long as a small model.
     app.middleware_stack = Gate(
         app.build_middleware_stack(),
         endpoints=routes,
@@ -109,7 +109,7 @@ def create_app(
 
 
 class Endpoints:
-    """Each takes a request and gives a response."""
+    """The endpoints, each of which takes a request and returns a response."""
 
     def __init__(
         self, live: LiveModel, limits: Limits, metrics: Metrics, token: str | None
@@ -134,7 +134,7 @@ class Endpoints:
 
     @asynccontextmanager
     async def watching(self, seconds: float) -> AsyncIterator[None]:
-        """Load a model, or fail, and look at the folder again and again meanwhile."""
+        """Load a model, or fail, and check the folder regularly in this context."""
         await self._watched(self._live.load)
         task = asyncio.create_task(self._watch(seconds))
         try:
@@ -183,7 +183,7 @@ class Endpoints:
         if len(rows) > limits.max_rows:
             raise Refusal(
                 413,
-                f"{len(rows):,} rows, and {limits.max_rows:,} is the most of one call; send them "
+                f"{len(rows):,} rows, and {limits.max_rows:,} is the most per request; send them "
                 "in parts, or a table to /predict/batch",
             )
         found: list[dict[str, Any]] = []
@@ -206,7 +206,7 @@ class Endpoints:
             )
         deadline = time.monotonic() + limits.seconds
         unseen: list[tuple[str, int]] = []
-        await self._room.acquire()  # a body is read only where there is room for it
+        await self._room.acquire()  # a body is read only when there is room for it
         try:
             body = await read_body(request, limits.max_batch_body)
         except BaseException:
@@ -296,7 +296,7 @@ class Endpoints:
 
 
 def _parsed(body: bytes, names: set[str]) -> dict[str, Any]:
-    """An object that has no other names than these."""
+    """The body as a JSON object with no other names than these."""
     try:
         given = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -311,7 +311,7 @@ def _parsed(body: bytes, names: set[str]) -> dict[str, Any]:
 
 
 def _given(body: dict[str, Any], name: str, kind: type) -> Any:
-    """What the body has under a name, of this kind."""
+    """The body's value of a name, which must be of this kind."""
     value = body.get(name)
     if type(value) is not kind:
         word = {"list": "a list", "dict": "an object", "str": "a text"}[kind.__name__]

@@ -1,4 +1,4 @@
-"""What a model's columns are, what is usual in them, and which categories they have."""
+"""What a model's columns are, their usual values, and which categories they have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..model import FieldwiseModel
 __all__ = ["Description"]
 
 TOP = 20  # categories of a column that are shown without a search
-SPREADS = 3  # of a linear field, within which nearly all of its values are
+SPREADS = 3  # standard deviations of a linear field, which cover nearly all of its values
 LARGEST = 1e30  # that a linear field is said to take: its scores stay numbers
 DIGITS = r"([+-]?[0-9]{1,30}(\.[0-9]{0,30})?)?"  # a number as text, or none
 BLANK = r"[ \t\r\n]*"
@@ -24,7 +24,7 @@ KINDS = {"numeric": "number", "list": "list", "category": "category"}
 
 
 class Description:
-    """What there is to say of a model's columns, each of which may be several of its fields."""
+    """Describes a model's columns, each of which may be several of its fields."""
 
     def __init__(self, model: FieldwiseModel, id: str) -> None:
         self._model, self._id = model, id
@@ -110,7 +110,7 @@ class Description:
 
     @staticmethod
     def _range(words: FieldVocabulary) -> dict[str, float | None]:
-        """Between which numbers nearly all of training's are."""
+        """The range of nearly all of training's numbers."""
         field = words.field
         if field.edges:
             return {"least": field.edges[0], "most": field.edges[-1]}
@@ -120,12 +120,12 @@ class Description:
         return {"least": None, "most": None}
 
     def usual_row(self) -> dict[str, Any]:
-        """A row that has what is usual in every column."""
+        """A row with the usual value of every column."""
         return {name: self._usual(fields) for name, fields in self._columns.items()}
 
     def categories(self, name: str, text: str, limit: int) -> list[dict[str, Any]]:
-        """Categories of a column, or of one field, that begin with the text, then those that have
-        it inside, each the most frequent first; case does not matter."""
+        """Categories of a column, or of one field, that begin with the text, then those that
+        contain it, each the most frequent first; case does not matter."""
         words = self._find(name)
         if not words.field.is_counted or words.field.binning:
             return []
@@ -183,7 +183,7 @@ class Description:
 
 
 def _usual_time(parts: dict[str, str | None]) -> str | None:
-    """A time of which the date is the most frequent one, and the hour too where it is known."""
+    """A time with the most frequent date, and the most frequent hour and minute if known."""
     if "date" not in parts or parts["date"] is None:
         return None
     clock = {k: int(v) for k in ("hour", "minute") if (v := parts.get(k)) is not None}
@@ -193,7 +193,7 @@ def _usual_time(parts: dict[str, str | None]) -> str | None:
 
 
 def _log_value(key: int) -> float:
-    """A number that the log rule gives this key."""
+    """A number to which the log rule gives this key."""
     return float(key + 2) if key <= 0 else exp(sqrt(key + 0.5))
 
 

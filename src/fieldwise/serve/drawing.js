@@ -50,19 +50,19 @@ export function apart(gap, isChance) {
   return `${Number(size.toPrecision(3)).toLocaleString("en", { maximumSignificantDigits: 3 })}${isChance ? " points" : ""} ${gap > 0 ? "higher" : "lower"}`;
 }
 
-/** What a person reads for a raw value. */
+/** A raw value as text to show. */
 export function shown(value) {
   if (value == null) return "missing";
   if (Array.isArray(value)) return value.length ? value.map(shown).join(", ") : "missing";
   return value === "" ? "(empty text)" : String(value);
 }
 
-/** A value in the middle of other text: its direction stays its own. */
+/** A value within other text; it keeps its own writing direction. */
 export const word = (value) => make("bdi", value == null || value === "" ? { class: "none" } : {}, shown(value));
 
 // Bars -------------------------------------------------------------------------------------------
 
-/** From one share of the width to another, in per cent. */
+/** A bar from one position to another, in per cent of the width. */
 function bar(from, to, kind) {
   const left = Math.min(from, to);
   const width = Math.max(Math.abs(to - from), 0.4);
@@ -85,7 +85,7 @@ function stepBar(step, scale, last) {
   return picture;
 }
 
-/** How positions become per cent of the width, with a little room at both sides. */
+/** A function from positions to per cent of the width, with a little room at both sides. */
 function scaleOf(positions) {
   const low = Math.min(...positions), high = Math.max(...positions);
   const room = (high - low) * 0.03 || 1;
@@ -94,7 +94,7 @@ function scaleOf(positions) {
 
 // The waterfall ----------------------------------------------------------------------------------
 
-/** Steps by falling size, each where the one before it ended; small ones together unless unfolded. */
+/** Steps by falling size, each from the end of the one before; small ones merged unless unfolded. */
 function laidOut(start, parts, unfolded) {
   const order = [...parts].sort((a, b) => Math.abs(b.amount) - Math.abs(a.amount));
   const few = unfolded || order.length <= MOST + 1;
@@ -126,7 +126,7 @@ function stepLabel(step, hooks) {
 
 const cell = (text) => make("span", { class: "n" }, text);
 
-/** The items of the list: a head, the start, a step a field, the end.
+/** The items of the list: a head, the start, a step for each field, the end.
  *
  * picture: {head: [texts], start, end: {label, at, cells}, parts: [{field, value, amount, ...}], pair}
  */
@@ -151,7 +151,7 @@ export function waterfall(picture, unfolded, hooks) {
 
 // Other pictures ---------------------------------------------------------------------------------
 
-/** Chances of classes, the likeliest first. */
+/** Probabilities of classes, the likeliest first. */
 export function chances(probabilities, unfolded, fold) {
   const order = Object.entries(probabilities).sort((a, b) => b[1] - a[1]);
   const few = unfolded || order.length <= MOST + 1;
@@ -176,7 +176,7 @@ export function ranked(ranking, text, isNow, choose) {
     make("td", { class: "n" }, text(prediction))));
 }
 
-/** The bar under the number: this row's chance, a typical row's, that of B. */
+/** The bar under the number: the probability of this row, of a typical row, and of B. */
 export function gauge(box, chance, typical, other) {
   const [fill, tick, ring] = box.children;
   fill.style.width = `${100 * chance}%`;

@@ -1,11 +1,11 @@
-// A field of the form: a label, an input of the right kind, what is wrong with it.
-// A value is kept as it came; what an input shows is never read back unless somebody typed.
+// A field of the form: a label, an input of the right kind, an error message.
+// A value is kept unchanged; an input is read back only after somebody typed in it.
 import { make, shown, whole, word } from "./drawing.js";
 
-export const LIMIT = 20; // categories asked for at a time
-const PAUSE = 120; // milliseconds of not typing
+export const LIMIT = 20; // categories per request
+const PAUSE = 120; // milliseconds without typing
 
-/** Text as the column's own type where nothing of it is lost; else as it is, which the server reads. */
+/** Text as the column's own type if that loses nothing; else unchanged, for the server to read. */
 export function parsed(spec, text) {
   if (text === "") return null;
   if (spec.dtype === "boolean" && /^(true|false)$/.test(text)) return text === "true";
@@ -13,7 +13,7 @@ export function parsed(spec, text) {
   return isWhole ? Number(text) : text;
 }
 
-/** A category, which comes as text, in the column's own type; "" is one, too. */
+/** A category, which comes as text, in the column's own type; "" is a category too. */
 export const ofType = (spec, value) => (typeof value === "string" && value !== "" ? parsed(spec, value) : value);
 
 const same = (a, b) => a !== null && b !== null && String(a) === String(b);
@@ -21,7 +21,7 @@ const same = (a, b) => a !== null && b !== null && String(a) === String(b);
 /** A field of the form.
  *
  * spec is an entry of GET /schema; hooks: change(value, soon), find(query) -> [{value, count}].
- * Gives {box, show(value), complain(text), beside(value), focus()}.
+ * Returns {box, show(value), complain(text), beside(value), focus()}.
  */
 export function formField(spec, number, hooks) {
   const id = `field-${number}`;
@@ -34,7 +34,7 @@ export function formField(spec, number, hooks) {
   const box = make("div", { class: `field${spec.kind === "list" ? " wide" : ""}` },
     make("label", { for: id }, make("span", { title: spec.column, dir: "auto" }, spec.column)), entry, hint, wrong);
   const field = { spec, box, input, entry };
-  let note = "", other; // undefined: as in B, or there is none
+  let note = "", other; // undefined: the same in B, or there is no B
 
   function tell() {
     const parts = [note || rangeOf(spec), ...(other === undefined ? [] : [word(other)])];
@@ -95,7 +95,7 @@ function timeField(field, { change }) {
 
 // Categories: the combobox pattern of ARIA -------------------------------------------------------
 
-/** The list under an input. hooks: find(query), choose(value), leave(text) where text was typed and no
+/** The list under an input. hooks: find(query), choose(value), leave(text) if text was typed and no
  * option chosen, restore() on Escape. */
 function combobox(field, hooks) {
   const { input, entry, spec } = field;
@@ -175,7 +175,7 @@ function combobox(field, hooks) {
     typed = false;
   }
 
-  /** One option on; where the list is not that of the text yet, it is opened. */
+  /** Move by one option; if the list does not match the text yet, open it. */
   function move(by) {
     const query = typed ? input.value : "";
     if (popup.hidden || popup.dataset.query !== query) return open(query);
@@ -210,13 +210,13 @@ function combobox(field, hooks) {
   });
   input.addEventListener("click", () => {
     if (!popup.hidden) return;
-    if (!typed) input.select(); // what is typed next takes its place
+    if (!typed) input.select(); // typing replaces it
     open(typed ? input.value : "");
   });
   input.addEventListener("blur", () => { close(); leave(); });
 }
 
-/** Typed text that was taken: the category it spells in other letters takes its place; where it is
+/** After typed text was accepted: replace it by the category it spells in other case; if it is
  * surely none of the model's categories, the field says so. */
 async function settle(field, value, find, replace) {
   const found = await find(String(value)).catch(() => null);
@@ -244,7 +244,7 @@ function categoryField(field, { change, find }) {
   });
 }
 
-// Lists: a chip a value, the input adds one ------------------------------------------------------
+// Lists: a chip for each value, the input adds one -----------------------------------------------
 
 function listField(field, { change, find }) {
   const { input, entry, spec } = field;

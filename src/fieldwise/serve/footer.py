@@ -1,5 +1,5 @@
-"""What a Parquet file says of its columns, read by ourselves: asked for those of a column whose
-statistics do not fit, pyarrow ends the process."""
+"""What a Parquet file's footer says of its columns. We read it ourselves, because pyarrow crashes
+the process on a column whose statistics do not fit."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 __all__ = ["Part", "parts_of"]
 
 LARGEST = 1 << 20  # bytes of a footer; pyarrow writes 0.7 to 1.0 million for 4,000 columns
-DEEPEST = 12  # structures in one another; Parquet has 6
+DEEPEST = 12  # nested structures; Parquet has 6
 DELTA = {5: "DELTA_BINARY_PACKED", 6: "DELTA_LENGTH_BYTE_ARRAY", 7: "DELTA_BYTE_ARRAY"}
-I32, I64, TEXT, STRUCT = 5, 6, 8, 12  # kinds, as Thrift writes them
-# The numbers of fields, as parquet.thrift has them.
+I32, I64, TEXT, STRUCT = 5, 6, 8, 12  # Thrift's numbers of types
+# The numbers of fields in parquet.thrift.
 ROW_GROUPS, COLUMNS, ABOUT, ENCRYPTED = 4, 1, 3, (8, 9)
 ENCODINGS, VALUES, UNPACKED = 2, 5, 6
 IN_COLUMNS = (ROW_GROUPS, COLUMNS)
 IN_ABOUT = (*IN_COLUMNS, ABOUT)
-# The way to every field that is asked for; others are passed over.
+# The paths of all fields to read; others are skipped.
 ASKED: set[tuple[int, ...]] = {
     (ROW_GROUPS,),
     IN_COLUMNS,
     *((*IN_COLUMNS, field) for field in (ABOUT, *ENCRYPTED)),
     *((*IN_ABOUT, field) for field in (ENCODINGS, VALUES, UNPACKED)),
 }
-# The kind of every list's members. pyarrow goes by this, whatever a list says of itself.
+# The type of every list's members. pyarrow assumes this, whatever the list's own header says.
 MEMBERS: dict[tuple[int, ...], int] = {
     **{(field,): STRUCT for field in (2, 4, 5, 7)},
     **{(ROW_GROUPS, field): STRUCT for field in (1, 4)},
@@ -43,11 +43,11 @@ class Part:
 
     num_values: int
     total_uncompressed_size: int
-    deltas: frozenset[str]  # encodings that are differences
+    deltas: frozenset[str]  # delta encodings
 
 
 def parts_of(body: bytes) -> list[list[Part]]:
-    """Of every row group its columns. A ValueError where it is no footer."""
+    """The columns of every row group. A ValueError if the footer is invalid."""
     size = int.from_bytes(body[-8:-4], "little")
     if body[-4:] != b"PAR1" or not 0 < size <= min(LARGEST, len(body) - 12):
         raise ValueError(f"its footer has {size:,} bytes, and {LARGEST:,} is the most")
@@ -69,8 +69,8 @@ def _part(column: dict[int, Any]) -> Part:
 
 
 class _Compact:
-    """Thrift's compact protocol: structures as dicts from numbers of fields to values. What pyarrow
-    would read in another way is refused."""
+    """Thrift's compact protocol: structures as dicts from numbers of fields to values. Refuses what
+    pyarrow would read differently."""
 
     def __init__(self, content: Sequence[int]) -> None:
         self._content, self._at = content, 0
@@ -95,14 +95,14 @@ class _Compact:
         return (found >> 1) ^ -(found & 1)
 
     def struct(self, way: tuple[int, ...] = (), depth: int = 0) -> dict[int, Any]:
-        """The fields that are asked for; `way` are the numbers that lead here."""
+        """The fields to read of a structure; `way` is its path of field numbers."""
         found: dict[int, Any] = {}
         seen: set[int] = set()
         field = 0
         while head := self._byte():
             field = field + (head >> 4) if head >> 4 else self._number()
             if field in seen or not 0 < field < 1 << 15:
-                raise ValueError(f"field {field} is there twice, or is no number of a field")
+                raise ValueError(f"field {field} is there twice, or is not a valid number")
             seen.add(field)
             kind, here = head & 15, (*way, field)
             value = kind == 1 if kind in (1, 2) else self._value(kind, here, depth + 1)
@@ -112,7 +112,7 @@ class _Compact:
 
     def _value(self, kind: int, way: tuple[int, ...], depth: int) -> Any:
         if depth > DEEPEST:
-            raise ValueError("structures in one another without an end")
+            raise ValueError("structures nested too deeply")
         if kind in (1, 2, 3):
             return self._byte()
         if kind in (4, I32, I64):
@@ -122,7 +122,7 @@ class _Compact:
             if size > len(self._content) - self._at:
                 raise ValueError("a text beyond the end")
             self._at += size
-            return None  # nobody asks for texts
+            return None  # texts are not needed
         if kind in (9, 10):
             return self._list(way, depth)
         if kind == STRUCT:

@@ -1,4 +1,4 @@
-"""What every request passes: the token, the time it may take, counting, and errors as JSON."""
+"""What every request passes: the token, the time limit, counting, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = ["Gate", "answer", "has_token", "no_route", "read_body", "refused"]
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 LOG = logging.getLogger("uvicorn.error")
-LONGEST = 1000  # letters of a message: it may quote what was sent
-GONE = 499  # the client, before it was answered; as nginx counts it
-# Of answers that say nothing else: no browser guesses what they are, and nobody keeps them.
+LONGEST = 1000  # letters of a message, which may quote what was sent
+GONE = 499  # the client closed the connection before the answer; nginx's code
+# Default headers: browsers must not guess the content type, and nobody may cache the answer.
 PRIVATE = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
 
 class Gate:
-    """ASGI, around an application. A request for one of `endpoints`, by method and path, goes
-    straight to it, any other to the application; those are counted together, as "other".
-    `open_paths` need no token."""
+    """ASGI middleware. A request for one of `endpoints`, by method and path, goes directly to it,
+    any other to the application; those are counted together, as "other". `open_paths` need no
+    token."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Gate:
                 headers = message["headers"]
                 if not any(name == b"cache-control" for name, _ in headers):
                     message["headers"] = [*headers, *PRIVATE]
-            await send(message)  # which waits while the other side takes nothing
+            await send(message)  # which waits while the client reads nothing
             if message["type"] == "http.response.start":
                 status = message["status"]
 
@@ -87,9 +87,9 @@ class Gate:
         except (Exception, asyncio.CancelledError, pl.exceptions.PanicException) as error:
             clock.cancel()
             if isinstance(error, asyncio.CancelledError) and not (is_late and not task.uncancel()):
-                raise  # somebody else's
+                raise  # cancelled by somebody else
             if status and is_late:
-                return  # whoever serves us breaks off an answer that has begun
+                return  # the server breaks off an answer that has begun
             if status:
                 raise
             await self._told(TimeoutError() if is_late else error)(scope, receive, sent)
@@ -102,7 +102,7 @@ class Gate:
         if scope["path"] not in self._open_paths and not has_token(scope, self._token):
             raise Refusal(
                 401,
-                "this server wants its token: send the header 'Authorization: Bearer TOKEN'",
+                "this server needs a token: send the header 'Authorization: Bearer TOKEN'",
                 {"WWW-Authenticate": "Bearer"},
             )
 
@@ -121,11 +121,11 @@ class Gate:
         if isinstance(error, pl.exceptions.PanicException):
             return refused(422, f"the values cannot be read: {error}")
         LOG.error("a request failed", exc_info=error)
-        return refused(500, "the server failed, which its log tells more of")
+        return refused(500, "the server failed; its log has the details")
 
 
 def has_token(scope: Scope, token: str | None) -> bool:
-    """Whether a request carries the token, where one is wanted."""
+    """Whether a request carries the token, if one is required."""
     if token is None:
         return True
     given = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
@@ -133,16 +133,16 @@ def has_token(scope: Scope, token: str | None) -> bool:
 
 
 async def no_route(request: Request, error: Exception) -> Response:
-    """What Starlette says of paths and methods that are not there."""
+    """The answer to paths and methods that do not exist."""
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.scope['path'][:100]}"
     if error.status_code == 405:
-        return refused(405, f"{what} is not served, with another method it is", error.headers)
+        return refused(405, f"{what} is not served; another method is", error.headers)
     return refused(error.status_code, f"{what}: {error.detail}; see /openapi.json")
 
 
 class Answer(Response):
-    """JSON; its headers are written at once, which is half of what a response costs."""
+    """A JSON response that writes its headers directly, which halves the cost of a response."""
 
     def __init__(self, body: bytes) -> None:
         self.body, self.status_code, self.background = body, 200, None
@@ -166,7 +166,7 @@ def _clean(text: str) -> str:
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The body, of which never more than the limit is kept."""
+    """The body; reading stops at the limit."""
     for name, value in request.scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit:
             raise _too_large(limit)
@@ -186,5 +186,5 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 def _too_large(limit: int) -> Refusal:
     return Refusal(
-        413, f"the body has more than {limit:,} bytes, the most of one call; send it in parts"
+        413, f"the body has more than {limit:,} bytes, the most per request; send it in parts"
     )

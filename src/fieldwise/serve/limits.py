@@ -1,4 +1,4 @@
-"""How much one call may ask for, and the refusal that says so."""
+"""How much one request may ask for, and the error that refuses more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEGABYTE = 1_000_000
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may be at most: sizes in bytes, time in seconds.
+    """Limits of a request: sizes in bytes, time in seconds.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Limits:
 
 
 class Refusal(FieldwiseError):
-    """A request is refused; `status` is the code of HTTP."""
+    """A request is refused; `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)

@@ -1,8 +1,8 @@
 """The model that is served, and the folder it comes from, which is watched.
 
-A model is loaded from a private copy of its folder, so nothing that is done to the folder
-afterwards, not even writing into its files, touches what is served. Copies are named by the model's
-id and shared by all workers, which map the table of the same one.
+A model is loaded from a private copy of its folder, so that no later change of the folder, not even
+writing into its files, affects what is served. Copies are named by the model's id and shared by all
+workers, which map the same table.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ LOG = logging.getLogger("uvicorn.error")
 
 
 class LiveModel:
-    """`now` is what is served; `look` sees to it that it is what the folder holds.
+    """`now` is the model that is served; `look` updates it from the folder.
 
-    `spool` is the folder of the copies; one of its own, gone with `close`, unless given.
+    `spool` is the folder of the copies; the default is a temporary one, which `close` removes.
     """
 
     def __init__(self, path: str | Path, spool: str | Path | None = None) -> None:
@@ -47,7 +47,7 @@ class LiveModel:
             spool = self._own.name
         self._spool = Path(spool)
         self._looked_at: Any = None
-        self._refused: str | None = None  # why what was looked at last is not served
+        self._refused: str | None = None  # why the model seen last is not served
         self._is_there = True
         self.n_loads = self.n_refusals = 0
         self.now: Served | None = None
@@ -58,13 +58,12 @@ class LiveModel:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the folder as it was seen last."""
+        """What was wrong with the folder at the last look; None if nothing."""
         missing = f"{self.path / HEADER} is not there. Make a model with: fieldwise train"
         return self._refused if self._is_there else missing
 
     def load(self) -> Served:
-        """The first look. It fails where no model can be loaded, not even the copy that another
-        worker made."""
+        """The first look. Raises if no model can be loaded, not even another worker's copy."""
         self.look()
         if self.now is None:
             self._serve_copy()
@@ -73,8 +72,8 @@ class LiveModel:
         return self.now
 
     def look(self) -> bool:
-        """Load what is new; whether something was. A broken model is refused once; one that could
-        not be read for reasons of the disk is tried again at every look."""
+        """Load a new model; returns whether there was one. A broken model is refused once; one that
+        could not be read because of a disk error is tried again at every look."""
         found = self._identity()
         self._is_there = found is not None
         if found is None or found == self._looked_at:
@@ -99,7 +98,7 @@ class LiveModel:
         LOG.info("model %s is served from %s", served.id, source)
 
     def _serve_copy(self) -> None:
-        """A copy that is there already, whatever the folder holds."""
+        """Serve an existing copy, whatever the folder holds."""
         for copy in self._copies():
             model = self._kept(copy.name)
             if model is not None:
@@ -107,12 +106,12 @@ class LiveModel:
                 return
 
     def _identity(self) -> Any:
-        """What tells the folder's content from another, without reading it; None without one."""
+        """The identity of the folder's content, without reading it; None if there is no model."""
         found = {}
         try:
             with os.scandir(self.path) as entries:
                 for entry in entries:
-                    with suppress(OSError):  # a link that leads nowhere
+                    with suppress(OSError):  # a broken link
                         found[entry.name] = entry.stat()
         except OSError:
             return None
@@ -124,7 +123,7 @@ class LiveModel:
 
     def _loaded(self) -> Served | None:
         """The folder's model, ready to serve; None if it is the one that is served already."""
-        self._spool.mkdir(mode=0o700, parents=True, exist_ok=True)  # who cleans /tmp may take it
+        self._spool.mkdir(mode=0o700, parents=True, exist_ok=True)  # a /tmp cleaner may remove it
         copy = Path(tempfile.mkdtemp(prefix=".", dir=self._spool))
         try:
             shutil.copyfile(self.path / HEADER, copy / HEADER)
@@ -145,7 +144,7 @@ class LiveModel:
         finally:
             shutil.rmtree(copy, ignore_errors=True)
         served = self._ready(model, id)
-        for old in self._copies():  # who still has one mapped keeps it
+        for old in self._copies():  # workers that still map one keep it
             if old.name != id:
                 shutil.rmtree(old, ignore_errors=True)
         return served
@@ -156,13 +155,13 @@ class LiveModel:
         return served
 
     def _copies(self) -> list[Path]:
-        """Whole copies, of which there is one but for moments; what is being made has a dot."""
+        """Complete copies, nearly always one; the names of unfinished ones start with a dot."""
         if not self._spool.is_dir():
             return []
         return [copy for copy in self._spool.iterdir() if not copy.name.startswith(".")]
 
     def _kept(self, id: str) -> FieldwiseModel | None:
-        """The model of a copy; one to which something happened is made anew."""
+        """The model of a copy; None if missing or damaged, and then the copy is removed."""
         try:
             return FieldwiseModel.load(self._spool / id)
         except ModelError:
@@ -170,7 +169,7 @@ class LiveModel:
             return None
 
     def _check_room(self, names: Iterable[str]) -> None:
-        """A copy that cannot be made whole is not begun: a full disk is others' trouble too."""
+        """Raise if there is no room for a complete copy: a full disk would affect others too."""
         needed = sum((self.path / name).stat().st_size for name in names)
         if needed > shutil.disk_usage(self._spool).free:
             raise ModelError(
@@ -179,7 +178,7 @@ class LiveModel:
             ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _check_sizes(self, names: Iterable[str], copy: Path) -> None:
-        """Notice, without reading it, a file that was cut short while its header stayed."""
+        """Raise if a file's size changed while the header stayed; files are not read."""
         for name in names:
             size = (self.path / name).stat().st_size
             if (copy / name).is_file() and (copy / name).stat().st_size != size:
@@ -192,21 +191,21 @@ class LiveModel:
             return
         self._refused = what
         self.n_refusals += 1
-        kept = f"; {self.now.id} is served on" if self.now else ""
+        kept = f"; {self.now.id} is still served" if self.now else ""
         LOG.error("a model is refused: %s%s", self._refused, kept)
 
 
 def _names(body: Mapping[str, Any], path: Path) -> list[str]:
-    """The files that a header names, all of which are there."""
+    """The files that a header names, all checked to exist."""
     names = list(body.get("checksums", {}))
     for name in names:
         if Path(name).name != name:
-            raise ModelError(f"{path / HEADER} names {name!r}, which is no file of it")
+            raise ModelError(f"{path / HEADER} names {name!r}, which is not a file of a model")
         if not (path / name).is_file():
             raise ModelError(f"{path / name} is missing")
     return names
 
 
 def _is_of_disk(error: BaseException) -> bool:
-    """Whether it may pass though the folder stays as it is."""
+    """Whether an error comes from the disk, and may pass without a change of the folder."""
     return isinstance(error, OSError) or isinstance(error.__cause__, OSError)

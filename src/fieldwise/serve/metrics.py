@@ -1,9 +1,9 @@
-"""What Prometheus reads.
+"""Metrics for Prometheus.
 
-One process counts in a registry of its own. Several workers count in files that they share
-(prometheus_client's multiprocess mode, on where PROMETHEUS_MULTIPROC_DIR is set, as `run_server`
-does), so that any of them answers for all: counts are summed, and a model is served while any
-worker that lives serves it.
+A single process counts in its own registry. Several workers count in shared files
+(prometheus_client's multiprocess mode, which PROMETHEUS_MULTIPROC_DIR, set by `run_server`, turns
+on), so that any of them answers for all: counts are summed, and a model counts as served while any
+live worker serves it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Metrics:
         )
         rows = Counter("fieldwise_rows", "Rows scored, by path.", ["path"], **own)
         self._rows_of = {path: rows.labels(path) for path in ("/predict", "/predict/batch")}
-        self._waiting = dict.fromkeys(self._rows_of, 0)  # rows that are not counted there yet
+        self._waiting = dict.fromkeys(self._rows_of, 0)  # rows not yet added there
         self._unseen = Counter(
             "fieldwise_unseen_values",
-            "Rows in which a field has what training never saw.",
+            "Rows in which a field has a value never seen in training.",
             ["field"],
             **own,
         )
@@ -60,7 +60,7 @@ class Metrics:
             **own,
         )
         self._n_loads = self._n_refusals = 0
-        self._served: Served | None = None  # whose rows are counted, and how far they were
+        self._served: Served | None = None  # the model whose unseen values were counted last
         self._n_unseen: list[int] = []
         self._paths: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         if self.folder:
@@ -68,7 +68,7 @@ class Metrics:
 
     @staticmethod
     def _bury(folder: Path) -> None:
-        """Workers that ended without a word are alive no longer."""
+        """Mark workers that were killed as dead."""
         for file in folder.glob("gauge_live*.db"):
             pid = file.stem.rpartition("_")[2]
             if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
@@ -96,7 +96,7 @@ class Metrics:
         self._unseen.labels(field).inc(n)
 
     def follow(self, live: LiveModel) -> None:
-        """Count what happened to a live model, and what its rows held, since the last time."""
+        """Count a live model's loads, refusals and unseen values since the last call."""
         self._count_rows()
         self._loads.inc(live.n_loads - self._n_loads)
         self._refusals.inc(live.n_refusals - self._n_refusals)
@@ -118,7 +118,7 @@ class Metrics:
         self._n_unseen = now
 
     def text(self) -> bytes:
-        """All of it, as Prometheus takes it."""
+        """All metrics, in the text format of Prometheus."""
         self._count_rows()
         if not self.folder:
             return generate_latest(self._registry)
@@ -134,6 +134,6 @@ class Metrics:
 
 
 def _dead(pid: int, folder: str) -> None:
-    """What a worker said of itself alone counts no longer."""
+    """Drop the gauges of a dead worker."""
     forget: Any = mark_process_dead  # which has no types
     forget(pid, folder)

@@ -1,5 +1,5 @@
-"""The description of the endpoints, in OpenAPI's words: written by hand, because the endpoints read
-and answer bytes. What a row may hold is filled in from the model that is served."""
+"""The OpenAPI description of the endpoints: written by hand, because the endpoints read and answer
+bytes. What a row may hold is filled in from the model that is served."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _about(
     body: dict[str, Any] | None = None,
     query: tuple[dict[str, Any], ...] = (),
 ) -> dict[str, Any]:
-    """What FastAPI takes of a route, beside its path and method."""
+    """FastAPI's arguments of a route, besides its path and method."""
     responses: dict[int | str, dict[str, Any]] = {
         code: {"description": WHY[code], "content": _json(_ref("Error"))} for code in errors
     }
@@ -148,7 +148,7 @@ USUAL = (401, 408, 503)
 FLAG = {"type": "boolean", "default": False}
 LIMIT = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 20}
 K = {"type": "integer", "minimum": 1, "default": 20}
-# path: method, the endpoint's name, what FastAPI is told
+# path: method, the endpoint's name, arguments for FastAPI
 ROUTES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "/predict": (
         "POST",
@@ -219,7 +219,7 @@ ROUTES |= {
 
 
 def described(app: FastAPI, served: Served) -> dict[str, Any]:
-    """OpenAPI's description of an application that serves this model."""
+    """The OpenAPI description of an application that serves this model."""
     from fastapi.openapi.utils import get_openapi
 
     row = served.description.row_schema()
@@ -243,8 +243,8 @@ def described(app: FastAPI, served: Served) -> dict[str, Any]:
 
 
 def _rank_request(served: Served, row: dict[str, Any]) -> dict[str, Any]:
-    """One form for every field that can be ranked: the context may lack its column, where it is of
-    this field alone."""
+    """One form for every field that can be ranked: the context may lack its column if no other
+    field reads it."""
     columns = [f.column for f in served.fields]
     forms = []
     for f in served.fields:

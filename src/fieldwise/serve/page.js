@@ -1,24 +1,24 @@
-// The page at work: the row being edited, its prediction, the row pinned beside it, the ranking.
-// All numbers come from the server; the address holds the state, so that a link brings it back.
+// The page's logic: the row being edited, its prediction, the row pinned beside it, the ranking.
+// All numbers come from the server; the address holds the state, so that a link restores it.
 import { showPredictions } from "./answer.js";
 import { byId, decimal, make, percent, ranked, shown, whole } from "./drawing.js";
 import { formField, LIMIT, ofType } from "./fields.js";
 import { ask, hasToken } from "./server.js";
 
 const PAUSE = 120; // milliseconds without typing before the server is asked
-const MANY = 12; // fields from which on there is a box to find one
+const MANY = 12; // fields from which on there is a search box for fields
 
-let model = null; // what GET /schema says of the model
+let model = null; // the model in GET /schema
 let specs = []; // ... and of its columns
 let fields = new Map(); // column -> field of the form
 let state = { row: {}, pinned: null, over: "", target: "" };
 let answer = null; // the last answer to POST /predict
-let explains = true; // until the server says that this model is not taken apart
+let explains = true; // until the server says that this model cannot be explained
 let unfolded = false;
 
 const say = (text) => { byId("said").textContent = text; };
 
-/** Runs `work` at once or after a pause; what is asked later makes what was asked before void. */
+/** Runs `work` at once or after a pause; a later call cancels earlier ones. */
 function latest(work) {
   let timer = 0, running = null;
   return (pause = 0) => {
@@ -36,12 +36,12 @@ function latest(work) {
 
 const isPlain = (value) => value === null || ["string", "number", "boolean"].includes(typeof value);
 
-/** A row out of text that anybody may have written: every column, each with a value that can be one. */
+/** A row from untrusted text: every column, each with a possible value. */
 function rowOf(text) {
   let found = null;
   try {
     found = JSON.parse(text);
-  } catch { /* no row */ }
+  } catch { /* not a row */ }
   if (found === null || typeof found !== "object" || Array.isArray(found)) return null;
   return Object.fromEntries(specs.map(({ column, usual, kind }) => {
     const value = Object.hasOwn(found, column) ? found[column] : usual;
@@ -77,7 +77,7 @@ function writeAddress() {
   if (model.targets.length > 1) said.set("target", state.target);
   try {
     history.replaceState(null, "", `#${said}`);
-  } catch { /* some browsers let a page do so a hundred times in half a minute; the next time, then */ }
+  } catch { /* some browsers allow this a hundred times in half a minute; a later call will do it */ }
 }
 
 // The form ---------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ function setValue(column, value, soon = false) {
   update(soon ? PAUSE : 0);
 }
 
-/** The column that a field of the model reads: a time is several fields. */
+/** The column that a field of the model reads; a time has several fields. */
 function columnOf(name) {
   return specs.find((spec) => spec.column === name || spec.name === name || spec.fields?.includes(name))?.column;
 }
@@ -173,7 +173,7 @@ const predict = latest(async (signal) => {
   document.documentElement.dataset.drawn = "yes";
 });
 
-/** With contributions; without them where the server says that there are none. */
+/** The prediction with contributions, or without them if the server says that there are none. */
 async function explained(rows, signal) {
   let refusal = null;
   if (explains) {
@@ -190,7 +190,7 @@ async function explained(rows, signal) {
   return plain;
 }
 
-/** The column that a refusal is about, where it names one. */
+/** The column that an error names, if any. */
 function columnIn(error) {
   if (/^row 2\b/.test(error.message)) return undefined; // of B, which is not in the form
   const names = specs.map((spec) => spec.column).sort((a, b) => b.length - a.length);
@@ -222,7 +222,7 @@ function fold() {
 
 // The ranking ------------------------------------------------------------------------------------
 
-let rankedOf = ""; // what the table on the page is the answer to
+let rankedOf = ""; // the request that the table on the page answers
 let ranking = [];
 
 const rank = latest(async (signal) => {
@@ -250,7 +250,7 @@ function clearRanking(words) {
   byId("rank-words").textContent = words;
 }
 
-/** What a ranking is by, and how its numbers read: the last target, and of it the last class. */
+/** The output to rank by, and how to show its numbers: the last class of the last target. */
 function rankedBy() {
   if (model.targets.length > 1) return [model.targets.at(-1), decimal];
   if (!["classes", "share"].includes(model.task)) return [model.target, decimal];
@@ -304,7 +304,7 @@ async function copy(kind) {
 
 // Start ------------------------------------------------------------------------------------------
 
-/** What the server serves now; the form is made anew where its columns changed. */
+/** Loads the schema that is served now; rebuilds the form if its columns changed. */
 async function load() {
   const found = await ask("schema");
   const before = JSON.stringify(specs.map(({ column, kind, dtype }) => [column, kind, dtype]));
@@ -327,12 +327,12 @@ async function load() {
   return changed;
 }
 
-/** Another model answers than the one the page was made for. */
+/** After an answer by another model than the one the page was built for. */
 async function reload() {
   const changed = await load();
   say("The server has a new version of the model.");
   if (!changed) {
-    showDifferences(); // hints with them; what is being typed stays
+    showDifferences(); // and hints; what is being typed stays
     rank();
     return;
   }

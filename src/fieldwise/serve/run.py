@@ -35,23 +35,23 @@ __all__ = ["run_server"]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LONGEST_HEAD = 65_536  # bytes of a request's line and headers
 SETTINGS = "FIELDWISE_SERVE"
-PATIENCE = 60  # seconds that a worker may be busy with itself before it is taken for dead
+PATIENCE = 60  # seconds that a worker may not respond before it is considered dead
 KEEP_ALIVE = 75  # seconds; longer than proxies keep theirs, so that these close first
 
 
 class Patient(HttpToolsProtocol):
-    """uvicorn's protocol, which closes connections whose headers take too long or never end, and
-    those whose answer is not taken."""
+    """uvicorn's protocol that also closes connections whose headers take too long or never end, and
+    those whose client does not read the answer."""
 
     def __init__(self, *args: Any, limits: Limits, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._limits = limits
-        self._size = 0  # bytes since the last that were of use
+        self._size = 0  # bytes since the last useful ones
         self._is_head = True  # the headers of a request are still to come
         self._was_of_use = False
-        self._head_clock: asyncio.TimerHandle | None = None  # until headers must be whole
-        self._end_clock: asyncio.TimerHandle | None = None  # until an answer must be taken
-        self._answered: Any = None  # the request at work; where several came at once not the last
+        self._head_clock: asyncio.TimerHandle | None = None  # until headers must be complete
+        self._end_clock: asyncio.TimerHandle | None = None  # until an answer must be read
+        self._answered: Any = None  # the request at work; with pipelining not the last received
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -74,7 +74,7 @@ class Patient(HttpToolsProtocol):
         elif self._head_clock is None and (
             self._is_head or (self._is_answered() and self.timeout_keep_alive_task is None)
         ):
-            # Headers are not whole; or there is no request, and uvicorn's clock has stopped.
+            # Headers are incomplete; or there is no request, and uvicorn's timer has stopped.
             self._start_head_clock()
 
     def on_message_begin(self) -> None:
@@ -95,7 +95,7 @@ class Patient(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._was_of_use = True
         super().on_message_complete()
-        if self._is_answered():  # by a refusal, before its body had come
+        if self._is_answered():  # refused before its body had arrived
             self._stop_head_clock()
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -116,7 +116,7 @@ class Patient(HttpToolsProtocol):
             self._stop_end_clock()
 
     def timeout_keep_alive_handler(self) -> None:
-        self._cut()  # closing would wait for a client that does not read
+        self._cut()  # a normal close would wait for a client that does not read
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._answered = cycle
@@ -127,7 +127,7 @@ class Patient(HttpToolsProtocol):
         self.transport.abort()
 
     def _forget(self) -> None:
-        """Drop what is still to be written: nobody is there, and writing it would be an error."""
+        """Drop unwritten data: the client is gone, and writing would raise."""
         if self._answered is not None:
             self._answered.disconnected = True
             self._answered.message_event.set()
@@ -150,7 +150,7 @@ class Patient(HttpToolsProtocol):
             self._head_clock = None
 
     def _start_end_clock(self) -> None:
-        """From now on the other side must take what it is sent, or the connection is cut."""
+        """From now on the client must read what it is sent, or the connection is cut."""
         if self._end_clock is None:
             self._end_clock = self.loop.call_later(self._limits.seconds, self._cut)
 
@@ -160,7 +160,7 @@ class Patient(HttpToolsProtocol):
             self._end_clock = None
 
     def send_400_response(self, msg: str) -> None:
-        """uvicorn's own answer to what is no request."""
+        """uvicorn's hook for an invalid request."""
         self._refuse(b"400 Bad Request", msg.encode())
 
     def _refuse(self, status: bytes, why: bytes) -> None:
@@ -187,8 +187,7 @@ def run_server(
     poll: float = 1.0,
     access_log: bool = False,
 ) -> None:
-    """Serve a model until told to stop. The token, where there is one, is FIELDWISE_TOKEN of the
-    environment."""
+    """Serve a model until told to stop. The token, if any, is the environment's FIELDWISE_TOKEN."""
     if workers < 1:
         raise SettingError(f"workers={workers} must be at least 1")
     if not poll > 0:
@@ -197,7 +196,7 @@ def run_server(
     _check_address(host, port)
     with tempfile.TemporaryDirectory(prefix="fieldwise-serve-") as spool, _ending():
         live = LiveModel(model, spool)
-        live.load()  # a model that is broken from the start is an error here, not in a worker
+        live.load()  # a broken model is an error here, not in a worker
         options: dict[str, Any] = {
             "host": host,
             "port": port,
@@ -226,13 +225,13 @@ def run_server(
 
 
 def worker_app() -> FastAPI:
-    """What a worker serves; it is told by the process that starts it."""
+    """A worker's application, with settings from the process that starts it."""
     said = json.loads(os.environ[SETTINGS])
     return create_app(said.pop("model"), limits=Limits(**said.pop("limits")), **said)
 
 
 def _check_address(host: str, port: int) -> None:
-    """Say what is wrong with an address before anything is loaded."""
+    """Raise if the address cannot be bound, before anything is loaded."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -246,7 +245,7 @@ def _check_address(host: str, port: int) -> None:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment, for processes that are started meanwhile."""
+    """Set environment variables, for processes started in this context."""
     os.environ.update(variables)
     try:
         yield
@@ -257,7 +256,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _ending() -> Iterator[None]:
-    """A signal ends the server and leaves nothing behind; uvicorn sends it again when done."""
+    """Let a signal end the server cleanly; uvicorn raises it again when done."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Rows in, predictions and explanations out: a loaded model and what is made of it once."""
+"""Rows in, predictions and explanations out: a loaded model and what is derived from it once."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .limits import Refusal
 
 __all__ = ["Served", "check_finite", "too_long"]
 
-FEW = 64  # rows that are scored at once, without a thread of their own
-BLOCK = 512  # rows, after which it is asked whether there is time for more
-TURN = 0.002  # seconds, after which others have theirs
+FEW = 64  # rows that are scored at once, without a thread
+BLOCK = 512  # rows between two checks of the deadline
+TURN = 0.002  # seconds of work before other requests get their turn
 UNREADABLE = (
     *(FieldwiseError, ValueError, TypeError, OverflowError),
     *(pl.exceptions.PolarsError, pl.exceptions.PanicException),
@@ -34,7 +34,7 @@ PLAIN = {str, int, float, bool, type(None)}
 
 
 class Served:
-    """A model under its id. Rows are checked and coded one by one, and scored together."""
+    """A model with its id. Rows are checked and coded one by one, and scored together."""
 
     def __init__(self, model: FieldwiseModel, id: str, loaded_at: float = 0.0) -> None:
         self.model, self.id, self.loaded_at = model, id, loaded_at
@@ -54,14 +54,14 @@ class Served:
         return "learned" in self.model.__dict__
 
     def is_quick(self, n_rows: int, *, explain: bool) -> bool:
-        """Whether so many rows are worth no thread: others wait while they are scored."""
+        """Whether so few rows need no thread; other requests wait while they are scored."""
         if self.model.boosted is not None:
             return n_rows <= FEW // 8 and not explain
         few = FEW // 8 if explain else FEW
         return n_rows <= few and (self.is_explaining or not explain)
 
     def warm(self, *, explaining: bool) -> None:
-        """Everything that a first request would wait for."""
+        """Do in advance all that a first request would wait for."""
         try:
             codes, values = self.code([self.description.usual_row()])
         except UNREADABLE:  # not every table has a usual row
@@ -71,7 +71,7 @@ class Served:
             self.model.explain_codes(codes, values)
 
     def check(self, row: Any, what: int | str, max_text: int | None = None) -> None:
-        """Refuse what is no row of the model's table; `what` is its number, or what to call it."""
+        """Raise unless this is a row of the model's table; `what` is its number or name."""
         if type(row) is not dict:
             told = f"{_label(what)} is {_kind(row)}; a row is an object of columns and values"
             raise Refusal(422, told)
@@ -83,7 +83,7 @@ class Served:
             self._check_texts(row, _label(what), max_text)
 
     def check_context(self, context: dict[str, Any], over: str, max_text: int) -> None:
-        """The same of a row in which the field that is ranked may be missing."""
+        """The same for a row in which the field that is ranked may be missing."""
         columns = {**{c: c for c in self.columns}, **{f.name: f.column for f in self.fields}}
         if over not in columns:
             raise Refusal(422, f"over is {self.unknown(over)}")
@@ -101,7 +101,7 @@ class Served:
             raise Refusal(422, f"{what} has {self.unknown(unknown[0])}")
 
     def unknown(self, name: str) -> str:
-        """What there is to say of a column that the model does not know."""
+        """The words for a column that the model does not know."""
         near = difflib.get_close_matches(name[:100], sorted(self.columns), n=3)
         if near:
             near_it = ", ".join(near)
@@ -132,7 +132,7 @@ class Served:
     async def code_in_turns(
         self, rows: Sequence[Any], max_text: int | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The same of rows that are not checked yet, with breaks for others."""
+        """The same for rows not checked yet, with pauses for other requests."""
         found, begun = [], time.perf_counter()
         for n, row in enumerate(rows):
             self.check(row, n, max_text)
@@ -169,7 +169,7 @@ class Served:
         explain: bool,
         deadline: float,
     ) -> list[dict[str, Any]]:
-        """What is predicted of checked and coded rows, until the clock is at `deadline`."""
+        """The predictions of checked and coded rows; a TimeoutError after `deadline`."""
         found: list[dict[str, Any]] = []
         for low in range(0, len(rows), BLOCK):
             part = slice(low, low + BLOCK)
@@ -188,8 +188,8 @@ class Served:
         return found
 
     def score(self, codes: np.ndarray, values: np.ndarray, before: int = 0) -> list[dict[str, Any]]:
-        """What is predicted of coded rows, which come after `before` others; of several targets
-        each under its name."""
+        """The predictions of coded rows, which come after `before` others; with several targets,
+        by the target's name."""
         model = self.model
         z = model.score_codes(codes, values, 1 if len(codes) <= FEW else None)
         check_finite(z, before)
@@ -240,7 +240,7 @@ class Served:
                 }
 
     def _part(self, i: int, codes: np.ndarray) -> list[Any]:
-        """What coded rows have in a field that is a part of a time."""
+        """The values of coded rows in a field that is a part of a time."""
         slot = int(self.model.layout.slot_starts[i])
         return self.model.vocabulary.fields[i].decode(codes[:, slot], None).to_list()
 
@@ -276,8 +276,8 @@ def _answers(
 
 
 def _one_chance(target: Target, z: float) -> dict[str, Any]:
-    """The same of one row of two classes, to the same bits, without arrays, which take longer to
-    make than all of it."""
+    """The same for one row and two classes, bit for bit, without arrays, which would take longer
+    than all the rest."""
     small = float(np.exp(-abs(z)))
     out = {"prediction": (1.0 if z >= 0 else small) / (1.0 + small), "score": z}
     if target.classes and target.kind != "share":
@@ -286,13 +286,13 @@ def _one_chance(target: Target, z: float) -> dict[str, Any]:
 
 
 def check_finite(z: np.ndarray, before: int = 0) -> None:
-    """Refuse a row whose score is no number, (n,) or (n, K); rows come after `before` others."""
+    """Raise if a row's score is not finite, (n,) or (n, K); rows come after `before` others."""
     if len(z) == 1 and z.ndim == 1 and isfinite(z[0]):
         return
     if not np.isfinite(z).all():
         n = before + int(np.argmin(np.isfinite(z.reshape(len(z), -1)).all(axis=1)))
         raise Refusal(
-            422, f"row {n + 1} has no finite score: a number in it is far outside of training's"
+            422, f"row {n + 1} has no finite score: a number in it is far outside those of training"
         )
 
 
@@ -301,14 +301,14 @@ def too_long(what: str, name: str, n: int, most: int) -> str:
 
 
 def _is_item(item: Any) -> bool:
-    """A value of a list, perhaps with its weight."""
+    """Whether this is a value of a list, perhaps with its weight."""
     if type(item) is dict:
         return len(item) == 2 and PLAIN.issuperset(map(type, item.values()))
     return type(item) in PLAIN
 
 
 def _text(value: Any) -> str | None:
-    """What a person reads."""
+    """A value as text to show."""
     if value is None or isinstance(value, str):
         return value
     if type(value) is bool:
@@ -323,6 +323,6 @@ def _label(what: int | str) -> str:
 
 
 def _kind(value: Any) -> str:
-    """What JSON calls it."""
+    """A value's type in JSON's terms."""
     kinds = {dict: "an object", list: "a list", str: "a text", bool: "a truth value"}
     return "null" if value is None else kinds.get(type(value), "a number")

@@ -1,9 +1,9 @@
-// Asking the server: JSON in and out, its sentences as errors, a token where it wants one.
+// Requests to the server: JSON in and out, its messages as errors, a token if it needs one.
 import { byId } from "./drawing.js";
 
 const KEPT = "fieldwise token";
 
-/** What the server would not do, in its own words; status 0 where it did not answer. */
+/** A request that the server refused, with its message; status 0 if it did not answer. */
 export class Refusal extends Error {
   constructor(message, status = 0) {
     super(message);
@@ -14,7 +14,7 @@ export class Refusal extends Error {
 function storage(use) {
   try {
     return use(sessionStorage);
-  } catch { // storage is switched off: the token lives as long as the page
+  } catch { // storage is disabled: the token lasts as long as the page
     return null;
   }
 }
@@ -24,7 +24,7 @@ let asking = null;
 
 export const hasToken = () => token !== "";
 
-/** Whole numbers that a double cannot hold stay text, to which no digit is lost. */
+/** Whole numbers that a double cannot hold stay text, so that no digit is lost. */
 function exact(_, value, context) {
   const lost = typeof value === "number" && Number.isInteger(value) && !Number.isSafeInteger(value);
   return lost && context?.source ? context.source : value;
@@ -60,7 +60,7 @@ export async function ask(path, body, signal) {
   }
 }
 
-/** Asks for the token; `refused` where there was one. */
+/** Asks for the token; `refused` if one was sent and refused. */
 function askToken(refused) {
   const gate = byId("gate");
   byId("refused").hidden = !refused;

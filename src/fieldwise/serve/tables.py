@@ -25,9 +25,9 @@ STREAM, FILE, PARQUET = (
     "application/vnd.apache.arrow.file",
     "application/vnd.apache.parquet",
 )
-UNPACKED = 16  # times the limit of a body, the most that a table may grow to
-WIDEST = 64  # bytes of a value whose width Parquet's schema says
-PLAIN_LOGICAL = ("NONE", "STRING", "ENUM", "JSON", "BSON")  # of bytes, which are read as they are
+UNPACKED = 16  # a decoded table may be this many times the limit of a body
+WIDEST = 64  # bytes of a value of fixed width
+PLAIN_LOGICAL = ("NONE", "STRING", "ENUM", "JSON", "BSON")  # types of bytes that are read as such
 
 
 def score_table(
@@ -38,8 +38,8 @@ def score_table(
     deadline: float,
     unseen: list[tuple[str, int]],
 ) -> tuple[bytes, int]:
-    """The predictions of a table's rows as a table of the same kind, and how many there are; how
-    often fields had what training never saw is added to `unseen`."""
+    """The predictions of a table's rows as a table of the same kind, and their number; adds to
+    `unseen` how often fields had values never seen in training."""
     model = served.model
     table = _readable(served, body, kind, limits)
     n_unseen = np.zeros(model.layout.n_fields, np.int64)
@@ -60,7 +60,7 @@ def score_table(
     return _written(pa.table(_columns(served, z, choices)), kind), table.num_rows
 
 
-# Reading: a table is as sound as who sent it ------------------------------------------------------
+# Reading: tables are untrusted input --------------------------------------------------------------
 
 
 def _readable(served: Served, body: bytes, kind: str, limits: Limits) -> pa.Table:
@@ -68,7 +68,7 @@ def _readable(served: Served, body: bytes, kind: str, limits: Limits) -> pa.Tabl
     try:
         return KINDS[kind](served, body, limits)
     except (pa.ArrowException, OSError, EOFError, ValueError, TypeError, KeyError) as error:
-        raise Refusal(422, f"the body is no sound table of {kind}: {error}") from error
+        raise Refusal(422, f"the body is not a valid table of {kind}: {error}") from error
 
 
 def _read_stream(served: Served, body: bytes, limits: Limits) -> pa.Table:
@@ -96,8 +96,8 @@ def _batches(served: Served, schema: pa.Schema, batches: Iterator[Any], limits: 
 
 
 def _read_parquet(served: Served, body: bytes, limits: Limits) -> pa.Table:
-    """Texts are read as dictionaries first, which are no larger than the body's pages: what they
-    would be in full is known before it is made."""
+    """Read texts as dictionaries first, which are no larger than the body's pages, so that their
+    full size is known before they are decoded."""
     columns, source = served.model.schema.columns, pa.BufferReader(body)
     with pa.parquet.ParquetFile(source) as file:
         meant, about = file.schema_arrow, file.metadata
@@ -112,7 +112,7 @@ def _read_parquet(served: Served, body: bytes, limits: Limits) -> pa.Table:
 
 
 def _plain(field: pa.Field) -> pa.Field:
-    """Arrow makes no views out of dictionaries."""
+    """A large string instead of a view, because Arrow casts no dictionaries to views."""
     is_view = pa.types.is_string_view(field.type)
     return field.with_type(pa.large_string()) if is_view else field
 
@@ -120,28 +120,28 @@ def _plain(field: pa.Field) -> pa.Field:
 def _check_pages(
     about: Any, groups: list[list[Part]], columns: set[str], limits: Limits
 ) -> list[str]:
-    """Refuse what may grow when it is decoded, of these columns; the paths of texts among them."""
+    """Refuse columns that may grow too much when decoded; returns the paths of texts."""
     texts, size = [], 0
     dotted = tuple(name for name in columns if "." in name)
     if any(len(group) != about.num_columns for group in groups):
-        raise ValueError(f"a row group that has not {about.num_columns} columns")
+        raise ValueError(f"a row group does not have {about.num_columns} columns")
     for k in range(about.num_columns):
         column = about.schema.column(k)
         name = column.path.partition(".")[0]
         if name not in columns and not column.path.startswith(dotted):
             continue
         parts = [group[k] for group in groups]
-        # Values may be repeated without a byte for each, in lists more often than there are rows.
+        # Values may be repeated without taking bytes, in lists more often than there are rows.
         size += sum(max(part.total_uncompressed_size, 8 * part.num_values) for part in parts)
         if column.physical_type == "BYTE_ARRAY":
             texts.append(column.path)
             packed = {e for part in parts for e in part.deltas}
             if packed or column.logical_type.type not in PLAIN_LOGICAL:
                 how = min(packed) if packed else column.logical_type.type
-                told = f"column {name!r} is {how} over bytes, which is not read; write plain texts"
+                told = f"column {name!r} is {how} over bytes, unsupported; write plain text"
                 raise Refusal(422, told)
         elif column.physical_type == "FIXED_LEN_BYTE_ARRAY" and column.length > WIDEST:
-            told = f"column {name!r} has values of {column.length:,} bytes, which are not read"
+            told = f"column {name!r} has values of {column.length:,} bytes, which are unsupported"
             raise Refusal(422, told)
     _check_size(size, limits)
     _check_twice(texts)
@@ -165,7 +165,7 @@ def _check_rows(n_rows: int, limits: Limits) -> None:
     if n_rows > limits.max_batch_rows:
         raise Refusal(
             413,
-            f"the table has more than {limits.max_batch_rows:,} rows, the most of one call; "
+            f"the table has more than {limits.max_batch_rows:,} rows, the most per request; "
             "send it in parts",
         )
 
@@ -180,14 +180,14 @@ def _check_size(size: int, limits: Limits) -> None:
 
 
 def _check_texts(table: pa.Table, limits: Limits) -> None:
-    """Refuse texts that are too long, alone or together: dictionaries and views name a text once
-    and repeat it for nothing."""
+    """Refuse texts that are too long, alone or together: dictionaries and views store a text once
+    and repeat it for free."""
     size = 0
     for name, column in zip(table.column_names, table.columns, strict=True):
         for values, indices in (found for chunk in column.chunks for found in _texts(chunk)):
             texts = pl.Series(values)
             lengths = texts.cast(pl.Binary).bin.size().fill_null(0).to_numpy()
-            longest = int(lengths.max(initial=0))  # in bytes, of which a letter may be several
+            longest = int(lengths.max(initial=0))  # in bytes; a letter may take several
             if longest > limits.max_text and texts.dtype == pl.String:
                 longest = int(texts.str.len_chars().fill_null(0).to_numpy().max())
             if longest > limits.max_text:
@@ -199,7 +199,7 @@ def _check_texts(table: pa.Table, limits: Limits) -> None:
 
 
 def _texts(array: Any) -> Iterator[tuple[Any, Any]]:
-    """Texts in an array, however deep, with the indices of them where it is a dictionary."""
+    """Texts in an array, however nested, with their indices if it is a dictionary."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         yield from _texts(array.storage)
@@ -215,7 +215,7 @@ def _texts(array: Any) -> Iterator[tuple[Any, Any]]:
     elif pa.types.is_dictionary(kind) and any(is_it(kind.value_type) for is_it in TEXTS):
         yield array.dictionary, array.indices
     elif not (pa.types.is_primitive(kind) or pa.types.is_null(kind) or pa.types.is_decimal(kind)):
-        raise Refusal(422, f"the table has a column of {str(kind)[:100]}, which is not read")
+        raise Refusal(422, f"the table has a column of {str(kind)[:100]}, which is unsupported")
 
 
 TEXTS = (
@@ -234,8 +234,8 @@ KINDS: dict[str, Callable[[Served, bytes, Limits], Any]] = {
 
 
 def _columns(served: Served, z: np.ndarray, choices: list[np.ndarray]) -> dict[str, Any]:
-    """prediction and score; of more classes the likeliest one's (of a vote the chosen one's), with
-    its name and all chances; of several targets each under its name."""
+    """prediction and score; with more classes those of the likeliest (of a vote, the chosen) one,
+    its name and all probabilities; with several targets, prefixed with the target's name."""
     heads = list(served.heads(z))
     out: dict[str, Any] = {}
     for k, (head, target, own) in enumerate(heads):

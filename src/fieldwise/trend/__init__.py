@@ -1,7 +1,7 @@
-"""The bound over ranks, as in the paper's figure 1b: models that differ in their rank alone, each
-trained until its loss on training rows is below one threshold. What `fieldwise bound` does.
+"""`fieldwise bound`: the bound over ranks, as in the paper's figure 1b. Models differ in rank only;
+each is trained until its loss on training rows is below the same threshold.
 
-Finished ranks are kept in a folder; the same call goes on after an interruption.
+Finished ranks are kept in a folder; the same call continues after an interruption.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ __all__ = ["RANKS", "bound_table", "follow"]
 
 RANKS = (1, 2, 4, 8, 16, 32)
 DECAY = 1e-5
-EVERY = 50  # steps from one look at the training loss to the next, at most
-# Looks in an epoch, at least: how far a rank is below the threshold must not be what is compared.
-# On the flights, 144 steps an epoch, looks 50 steps apart made ranks differ by 0.005 of loss.
+EVERY = 50  # most steps between two checks of the training loss
+# Least checks per epoch, so that ranks do not differ by how far they are below the threshold. On
+# the flights, 144 steps per epoch, checks 50 steps apart made ranks differ by 0.005 of loss.
 LOOKS = 25
-SAMPLE_ROWS = 20_000  # rows it is measured on, and as many held-out ones for the gap
+SAMPLE_ROWS = 20_000  # training rows to measure the loss on; as many held-out ones for the gap
 
 
 def bound_table(
@@ -59,8 +59,8 @@ def bound_table(
     running: Running | None = None,
     say: Say = lambda words: None,
 ) -> dict[str, Any]:
-    """Follow the bound over ranks on a table or a store, and write bound.json, .md and .png in
-    `out`. Settings as `follow` takes them; the table is split as `fieldwise train` does."""
+    """Compute the bound over ranks on a table or a store, and write bound.json, .md and .png in
+    `out`. Settings as for `follow`; the table is split as by `fieldwise train`."""
     settings, running, out = settings or TrainSettings(), running or Running(), Path(out)
     _check(ranks, threshold)
     cutting = {"split": split, "validation": validation, "seed": settings.seed}
@@ -78,7 +78,7 @@ def bound_table(
         )
         check_bounded(problem.layout, problem.objective)
     except FieldwiseError:
-        if is_new:  # a mistake, found before there was work to lose
+        if is_new:  # a user's mistake, found before there was work to lose
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):
                 out.rmdir()
@@ -108,12 +108,12 @@ def follow(
     running: Running | None = None,
     say: Say = lambda words: None,
 ) -> dict[str, Any]:
-    """A row a rank: parameters, norms, bound, losses, and which fields carry the gap between them.
+    """A row for each rank: parameters, norms, bound, losses, and which fields carry their gap.
 
-    Training goes on until the loss on some training rows, looked at every 50 steps and 25 times an
-    epoch at least, is below the threshold. Without one it is what the smallest rank comes to when
-    its loss on the held-out rows stops falling, which larger ranks reach too. Tables are the last,
-    not means of several.
+    Training continues until the loss on some training rows, checked every 50 steps and at least 25
+    times an epoch, is below the threshold. The default threshold is the loss of the smallest rank
+    when its loss on the held-out rows stops falling, which larger ranks reach too. Tables are the
+    last ones, not averages.
     """
     _check(ranks, threshold)
     check_bounded(problem.layout, problem.objective)
@@ -166,7 +166,7 @@ def _told(row: Mapping[str, Any]) -> str:
 
 @dataclass
 class _Work:
-    """The fits of a trend, kept as they are made."""
+    """The fits of a trend, each kept when finished."""
 
     problem: Problem
     names: Sequence[str]
@@ -180,7 +180,7 @@ class _Work:
         problem = self.problem
         judge, seed = problem.judge, self.settings.seed
         if judge is None:
-            raise SettingError("there are no held-out rows to judge by; name some")
+            raise SettingError("the bound over ranks needs held-out rows; hold some out")
         self.n_rows = Batches(problem.rows, 1, only=problem.only).n_rows
         batch = self.settings.settled(self.n_rows).batch_size or 1
         self._n_steps = -(-self.n_rows // batch)  # of an epoch
@@ -193,7 +193,7 @@ class _Work:
         self._marginals = None if moments is None else Marginals(*moments.T)
 
     def row(self, rank: int, threshold: float) -> dict[str, Any]:
-        """What there is to say of a rank, made now or before."""
+        """The row of a rank, computed now or kept from before."""
         file = self._file(rank, threshold)
         if file.is_file():
             kept: dict[str, Any] = json.loads(file.read_text())
@@ -202,14 +202,14 @@ class _Work:
         about = {"rank": rank, "parameters": problem.layout.n_parameters}
         try:
             row = about | self._fitted(problem, threshold, file.stem)
-        except FieldwiseError as error:  # it may do elsewhere: it is not kept
+        except FieldwiseError as error:  # not kept: another try may succeed
             return about | {"status": "failed", "note": str(error)}
         write_atomically(file, json.dumps(row).encode())
         shutil.rmtree(self.folder / "checkpoint" / file.stem, ignore_errors=True)
         return row
 
     def choose(self, rank: int) -> tuple[float, str]:
-        """A threshold, and where it comes from."""
+        """The default threshold, and words on where it comes from."""
         file = self._file(rank, None)
         if not file.is_file():
             problem = self._of_rank(rank)
@@ -286,7 +286,7 @@ class _Work:
 
 
 def _some(rows: Any, only: np.ndarray | None, seed: int) -> Rows:
-    """At most `SAMPLE_ROWS` of the rows, drawn by chance, in memory."""
+    """At most `SAMPLE_ROWS` random rows, in memory."""
     at = np.arange(rows.n_rows) if only is None else np.flatnonzero(only)
     mask = np.zeros(rows.n_rows, dtype=bool)
     if len(at) > SAMPLE_ROWS:

@@ -1,5 +1,5 @@
-"""The paper's figure 1 and what goes with it: importance of fields (1a), the bound over parameters
-(1b), as pictures and as text."""
+"""The paper's figure 1, as plots and text: importance of fields (1a), the bound over parameters
+(1b)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_FIELDS = 15  # of the gap, in text
 
 
 def write_trend(body: Mapping[str, Any], out: Path, name: str = "bound") -> None:
-    """NAME.json, .md and .png; without matplotlib no picture."""
+    """Write NAME.json, .md and .png, the last only with matplotlib."""
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / f"{name}.json", (json.dumps(body, indent=1) + "\n").encode())
     write_atomically(out / f"{name}.md", trend_markdown(body, name).encode())
@@ -52,7 +52,7 @@ def cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def about(body: Mapping[str, Any]) -> list[str]:
-    """What was done, in sentences."""
+    """Sentences on what was done."""
     rows, settings = body["rows"], body["settings"]
     where = body["chosen"] or "as given"
     return [
@@ -63,7 +63,7 @@ def about(body: Mapping[str, Any]) -> list[str]:
         f"penalty {settings['penalty']:g}, at most {settings['epochs']} epochs.",
         "Complexity bounds the empirical Rademacher complexity; the bound is the training loss, "
         "twice that, and a term for chance (delta 0.05, losses of at most 5). It is loose, as such "
-        "bounds are: what tells is its trend.",
+        "bounds are: its trend is what matters.",
     ]
 
 
@@ -123,8 +123,8 @@ def _png(pyplot: Any, figure: Any) -> bytes:
 
 
 def draw_trend(body: Mapping[str, Any]) -> bytes | None:
-    """sum_i (N1_i + N2_i) over the number of parameters; ranks that stayed above the threshold are
-    hollow, and not in the line."""
+    """Plot sum_i (N1_i + N2_i) over the number of parameters; ranks that stayed above the threshold
+    are hollow points off the line."""
     rows = [row for row in body["ranks"] if row["status"] != "failed"]
     drawing = _axes((7, 4)) if rows else None
     if drawing is None:
@@ -164,7 +164,7 @@ def _short(number: float) -> str:
 
 
 def draw_importance(names: Sequence[str], importance: Sequence[float]) -> bytes | None:
-    """||W_b - mean||_F / d_i of every field, in the order of the table."""
+    """Plot ||W_b - mean||_F / d_i of every field, in the order of the table."""
     drawing = _axes((max(6.0, 1.5 + 0.24 * len(names)), 4))
     if drawing is None:
         return None

@@ -1,14 +1,14 @@
-"""Going on with a trained model: new rows, new categories, and nothing begun anew.
+"""Continue training a model with new rows and new categories, instead of training it anew.
 
     new rows -> has the table drifted?
-             -> counts, the old ones `1 - forget` times; new categories get codes after the old ones
+             -> counts, the old ones times `1 - forget`; new categories get codes after the old ones
              -> a table with a row for each, which scores as the model did
              -> steps on the new rows, as small as training's last ones where much is known
              -> the better of both tables on new rows that were held out
 
-With crosses the evidence of new rows is what the old ones say (it never saw their labels), and the
-new rows join its sums in the end. Trees are kept, refitted or added to, whichever is best on the
-rows held out.
+With crosses the evidence of new rows comes from the old ones (it never saw their labels), and the
+new rows join its sums at the end. Trees are kept, refitted or added to, whichever is best on the
+held-out rows.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ def update(
     work: Path | None = None,
     **reading: Any,
 ) -> FieldwiseModel:
-    """The model after more rows: any table with the columns it was trained on. Of no rows it is the
-    same model.
+    """The model after more rows: any table with the columns it was trained on. Without rows it is
+    the same model.
 
     Parameters
     ----------
     model : a model, or the folder of one.
     data : the new rows, with the target; anything that holds a table.
-    forget : how much of the old is forgotten, from 0 to 1: old counts, and with them how sure steps
-        are of old categories, and old sums of evidence become 1 - forget times as large.
-    epochs : at most so many, fewer where the rows held out say so; 1.
-    learning_rate : of the steps; 0.4 times the model's own.
-    validation : share of the new rows to judge by; a tenth where that is a hundred rows, 0 is none.
-    min_count : how often a category must have been seen, in all, to get a row; the model's own.
-    allow_drift : go on where many values were never seen before, or all are missing.
+    forget : how much of the old is forgotten, from 0 to 1: old sums of evidence and old counts are
+        multiplied by 1 - forget; with smaller counts, steps of old categories are larger.
+    epochs : at most so many, fewer if the held-out rows say so; None is 1.
+    learning_rate : of the steps; None is 0.4 times the model's own.
+    validation : share of the new rows to hold out; None is a tenth if that is 100 rows, 0 is none.
+    min_count : how often a category must have been seen, in all, to get a row; None is the model's.
+    allow_drift : continue if many values were never seen before, or all are missing.
     running : device, threads and bars; see `fieldwise.train.Running`.
-    work : where there is room for the encoded rows.
+    work : a folder with room for the encoded rows.
     reading : how text is read, as `encode` takes it: format, separator, quote, null_words.
     """
     asked = UpdateSettings(
@@ -104,8 +104,8 @@ def update_saved(
     keep: int = KEEP,
     **options: Any,
 ) -> tuple[dict[str, Any], str | None]:
-    """Update the model at `path` and keep the old one as a version; or save it as `out` and leave
-    `path` alone. What was done, and the version's number. `options` are those of `update`."""
+    """Update the model at `path` and keep the old one as a version, or save the new one as `out`.
+    Returns what was done, and the version's number. `options` are those of `update`."""
     if keep < 1:
         raise SettingError(f"keep={keep} must be at least 1")
     if out is not None:
@@ -127,9 +127,9 @@ def _about(
 
 
 def _remembered(model: FieldwiseModel, asked: UpdateSettings, seed: int) -> Vocabulary:
-    """The vocabulary of the table's own fields with what is left of its counts.
+    """The vocabulary of the table's own fields, with old counts faded.
 
-    A count is rounded up or down by chance, so that on average small ones fade as large ones do.
+    A count is rounded up or down at random, so that on average small ones fade as large ones do.
     """
     out = []
     words: Any = model.vocabulary
@@ -141,7 +141,7 @@ def _remembered(model: FieldwiseModel, asked: UpdateSettings, seed: int) -> Voca
             chance = (bits.random_raw(len(count)) >> np.uint64(11)) * 2.0**-53
             left = np.floor(asked.keep * count + chance).astype(np.int64)
             if base is not words and mine.field.is_counted:
-                # Who has a row keeps it: in models with crosses that is told by the count.
+                # A category keeps its row, which in models with crosses depends on the count.
                 code = mine.entries["code"].to_numpy()
                 has_row = (code > 0) & (code < known.size)
                 left = np.where(has_row, np.maximum(left, np.minimum(count, words.floor)), left)

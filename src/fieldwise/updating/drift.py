@@ -1,5 +1,5 @@
-"""Whether new rows are of the table a model knows: the same columns, of the same kinds, with values
-mostly seen before, and targets it can tell apart."""
+"""Check that new rows come from the table a model knows: the same columns, of the same kinds, with
+values mostly seen before, and known targets."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Finding", "check_drift", "find_drift"]
 
-USUAL = 0.2  # share of rows with a value never seen that is nothing to wonder at
-TIMES = ("date", "year", "month")  # parts of times that are new by themselves
+USUAL = 0.2  # share of rows with a value never seen that is not suspicious
+TIMES = ("date", "year", "month")  # parts of times whose values are naturally new
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is different about a column; `may_go_on`: it can be learned from all the same."""
+    """What has drifted in a column; `may_go_on`: the rows can still be learned from."""
 
     column: str
     what: str
@@ -34,14 +34,14 @@ class Finding:
 
 
 def check_drift(words: Vocabulary, source: Source, *, allow: bool = False) -> None:
-    """Raise an error that says what has drifted, where it may not be let through."""
+    """Raise an error that says what has drifted, except what `allow` lets through."""
     findings = find_drift(words, source)
     stops = [f for f in findings if not (allow and f.may_go_on)]
     if stops:
         lines = "\n".join(f"  {f.column}: {f.what}" for f in stops)
-        advice = "mend the table, or train anew"
+        advice = "fix the table, or train a new model"
         if all(f.may_go_on for f in stops):
-            advice = "if that is as it should be, go on with --allow-drift (allow_drift=True)"
+            advice = "if that is as it should be, continue with --allow-drift (allow_drift=True)"
         raise SchemaError(
             f"{source.name} has drifted from what the model was trained on:\n{lines}\n"
             f"Nothing was changed; {advice}"
@@ -49,7 +49,7 @@ def check_drift(words: Vocabulary, source: Source, *, allow: bool = False) -> No
 
 
 def find_drift(words: Vocabulary, source: Source) -> list[Finding]:
-    """What has drifted. `words` are the model's, without crosses."""
+    """What has drifted in a table. `words` are the model's, without crosses."""
     schema, columns = words.schema, list(source.columns)
     missing = [c for c in [*schema.columns, *schema.roles] if c not in columns]
     if missing:
@@ -69,7 +69,7 @@ def find_drift(words: Vocabulary, source: Source) -> list[Finding]:
 
 
 def _once(findings: Iterable[Finding]) -> list[Finding]:
-    """One a column: a number may be there at several resolutions."""
+    """One finding per column: a number may be there at several resolutions."""
     return list({f.column: f for f in reversed(list(findings))}.values())[::-1]
 
 
@@ -89,7 +89,7 @@ def _look_at_targets(schema: Schema, chunk: Chunk, found: dict[str, Finding]) ->
 
 
 class _Look:
-    """One field's new values, a chunk at a time."""
+    """Collects one field's new values, chunk by chunk."""
 
     def __init__(self, words: FieldVocabulary) -> None:
         self._words = words
@@ -139,8 +139,8 @@ class _Look:
         return bool(entries.filter(pl.col("category").is_null())["count"].sum())
 
     def _usual(self) -> float:
-        """The share of rows that may hold new values: that of values training saw once, which is
-        what to expect (Good and Turing), and some more."""
+        """The share of rows that may hold new values: the share of values that training saw once,
+        as Good and Turing estimate it, plus some margin."""
         count = self._words.entries["count"]
         once, total = int((count == 1).sum()), int(count.sum())
         return min(1.0, USUAL + (once / total if total else 1.0))

@@ -1,5 +1,5 @@
-"""One update of a model: its table with rows for new categories, steps as training's last ones, the
-better of both tables on rows held out, evidence and trees."""
+"""One update of a model: its table with rows for new categories, steps as small as training's last
+ones, the better of both tables on held-out rows, evidence and trees."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from ..train import Fit, Running, TrainSettings, fitted_engine, grown, train
 
 __all__ = ["Update", "UpdateSettings", "grown_table"]
 
-# Once over the new rows, with steps smaller than training's: of 0.2, 0.4 and 1 times, 1, 2 and 4
-# epochs the one that is best or close to it on six tables. More learns the new rows by heart.
+# One pass over the new rows, with steps smaller than training's: of 0.2, 0.4 and 1 times, and 1, 2
+# and 4 epochs, the one that is best or close to it on six tables. More overfits the new rows.
 EPOCHS, STEP = 1, 0.4
-FEWEST_HELD_OUT = 100  # rows; with fewer there is nothing to judge by
-SAMPLE, SAMPLES = 64, 8  # rows that the size of gradients is measured on, so many times
+FEWEST_HELD_OUT = 100  # rows; with fewer none are held out
+SAMPLE, SAMPLES = 64, 8  # rows per sample, and samples, to measure the size of gradients on
 PIECE = 1 << 16  # rows counted at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateSettings:
-    """What was asked for; see `update`."""
+    """The settings of an update; see `update`."""
 
     forget: float = 0.0
     epochs: int | None = None
@@ -60,11 +60,11 @@ class UpdateSettings:
 
     @property
     def keep(self) -> float:
-        """What old counts and sums are multiplied by."""
+        """The factor of old counts and sums."""
         return 1 - self.forget
 
     def held_out(self, store: Store, words: Vocabulary, seed: int) -> np.ndarray | None:
-        """(n,) true for the rows to judge by; None where there are to be none, or too few."""
+        """(n,) true for the rows to hold out; None if there are to be none, or too few."""
         share = default_share(store) if self.validation is None else self.validation
         if share == 0 or (self.validation is None and share * store.n_rows < FEWEST_HELD_OUT):
             return None
@@ -73,8 +73,8 @@ class UpdateSettings:
 
 
 def grown_table(model: FieldwiseModel, words: Any, layout: Layout) -> np.ndarray:
-    """The table with rows for new categories, which score as before: a category that was among the
-    rare ones starts as their row, one that was never seen as the mean of its field's rows."""
+    """The table with rows for new categories, which score as before: a category that was rare
+    starts as the rare row, one that was never seen as the mean of its field's rows."""
     old = model.layout
     out = grown(model.table, old, layout, None)
     known: Any = model.vocabulary
@@ -88,8 +88,7 @@ def grown_table(model: FieldwiseModel, words: Any, layout: Layout) -> np.ndarray
 
 
 class Update:
-    """One update of `model` with the encoded rows of `store`, step by step; `updated` is the way
-    through them."""
+    """One update of `model` with the encoded rows of `store`, step by step; `updated` runs all."""
 
     def __init__(
         self,
@@ -106,8 +105,8 @@ class Update:
         if isinstance(words, CrossedVocabulary):
             if base.schema.slots != words.base.schema.slots:
                 raise SchemaError(
-                    "lists are longer than those the model was trained on, and with crosses there "
-                    "is no room for more; train anew"
+                    "lists are longer than those the model was trained on, which a model with "
+                    "crosses cannot take; train a new one"
                 )
             base, self._codes_of = words.grown(base)
         self.words = base
@@ -116,8 +115,8 @@ class Update:
 
     @cached_property
     def crossed(self) -> dict[str, np.ndarray]:
-        """All rows in memory, where the model has crosses: codes of the table's own fields (`own`),
-        and codes and values of all fields, with the evidence of old rows."""
+        """All rows in memory, for a model with crosses: codes of the table's own fields (`own`),
+        and codes and values of all fields, with evidence from the old rows."""
         words: Any = self.words
         rows = dict(gathered(self.store, None))
         own = rows["codes"].copy()
@@ -139,7 +138,7 @@ class Update:
     def problem(self) -> Problem:
         held_out = self.held_out
         objective: Objective = self.model.objective
-        if objective.combine == "weighted_vote":  # the voices stay
+        if objective.combine == "weighted_vote":  # the weights of votes stay
             objective = replace(objective, combine="vote")
         return Problem(
             layout=self.layout,
@@ -155,7 +154,7 @@ class Update:
 
     @cached_property
     def seen(self) -> np.ndarray:
-        """(d,) how often each category is there in the new rows"""
+        """(d,) how often each category occurs in the new rows"""
         out = np.zeros(self.layout.n_rows, np.int64)
         for start in range(0, self.rows.n_rows, PIECE):
             part = self.rows.read(start, min(start + PIECE, self.rows.n_rows))
@@ -167,7 +166,7 @@ class Update:
         return out
 
     def settings(self) -> TrainSettings:
-        """Those the model was trained with, but smaller steps, and smaller batches of few rows."""
+        """The model's training settings, but smaller steps, and smaller batches for few rows."""
         known = {f.name for f in fields(TrainSettings)} - {"half", "bagging", "reg_every"}
         kept = {k: v for k, v in self.model.settings.items() if k in known}
         given = {"epochs": self.asked.epochs, "learning_rate": self.asked.learning_rate}
@@ -186,7 +185,7 @@ class Update:
         return replace(settings, batch_size=batch).settled(int(n_rows))
 
     def scale(self) -> Scale:
-        """The measure of targets: the one they were trained in, or as the new rows have it."""
+        """The scale of targets: the one of training, or if unknown that of the new rows."""
         model, objective = self.model, self.problem.objective
         spread = np.array(model.settings.get("spread", []), np.float64)
         if not len(spread) and any(head.is_scaled for head in objective.heads):
@@ -201,7 +200,7 @@ class Update:
         return replace(scale, offsets=(offsets - centers) / spreads)
 
     def start(self) -> Fit:
-        """The model as training would have left it: its table in the engine's measure, and steps as
+        """The model as training would have left it: its table in the engine's scale, and steps as
         small as they would be by now."""
         scale, settings, layout = self.scale(), self.settings(), self.layout
         table = grown_table(self.model, self.words, layout)
@@ -213,12 +212,12 @@ class Update:
         return Fit(table, state, [], -1, {}, settings, scale, weights, self.problem.objective)
 
     def _state(self, table: np.ndarray, scale: Scale, settings: TrainSettings) -> np.ndarray:
-        """Adagrad's accumulators, which no model keeps, as they would be by now (d, R + K):
+        """Adagrad's accumulators (d, R + K), which models do not keep, estimated as
 
         initial + passes x count of the row x mean squared gradient of a sample / batch size^2
 
-        A row's gradient is a mean over the batch, and rows that are hardly twice in a batch gain
-        the square of one sample's each time.
+        A row's gradient is a mean over the batch, and a row that occurs hardly ever twice in a
+        batch gains the square of one sample's each time.
         """
         layout, batch = self.layout, settings.batch_size or 1
         squares = self._passes() / batch**2 * self._gradient_squares(table, scale)
@@ -230,8 +229,8 @@ class Update:
         return state
 
     def _gradient_squares(self, table: np.ndarray, scale: Scale) -> np.ndarray:
-        """(m, R + K) the mean squared gradient of a new row by its rows of the table, measured on
-        some of them"""
+        """(m, R + K) the mean squared gradient of a new row with respect to its rows of the table,
+        measured on a sample"""
         layout, objective, rows = self.layout, scale.scaled(self.problem.objective), self.rows
         starts = np.linspace(0, max(rows.n_rows - SAMPLE, 0), SAMPLES).astype(int)
         found = []
@@ -247,7 +246,7 @@ class Update:
         return np.mean(found, axis=0)
 
     def _known_counts(self) -> np.ndarray:
-        """(d,) how often each category was seen before the new rows, as it is remembered"""
+        """(d,) how often each category was seen before the new rows, after forgetting"""
         counts = self.words.counts()
         if not isinstance(self.words, CrossedVocabulary):
             return counts - self.seen
@@ -255,8 +254,8 @@ class Update:
         return np.concatenate([(counts - self.seen)[:first], self.asked.keep * counts[first:]])
 
     def _initial_state(self, settings: TrainSettings) -> float:
-        """The accumulator of a category never seen: its steps are then as large as training's
-        first ones, although the rate and the batch are smaller now."""
+        """The accumulator of a category never seen. It makes its steps as large as training's first
+        ones, although the rate and the batch are smaller now."""
         known, batch = self.model.settings, settings.batch_size or 1
         rate = settings.learning_rate or 1.0
         smaller = min(1.0, rate / known.get("learning_rate", rate))
@@ -265,14 +264,14 @@ class Update:
         )
 
     def _passes(self) -> int:
-        """How often training went over every row."""
+        """The number of passes of training over every row."""
         n_rows, epochs = self.model.settings.get("rows"), max(1, len(self.model.history))
         if self.words.evidence is None or n_rows is None:
             return epochs
         return n_copies(n_rows) * epochs
 
     def _metrics(self, fit: Fit) -> dict[str, float]:
-        """The metrics of a fit on the rows held out; empty where there are none."""
+        """The metrics of a fit on the held-out rows; empty if there are none."""
         judge = judge_rows(self.problem)
         if judge is None:
             return {}
@@ -328,8 +327,7 @@ class Update:
         )
 
     def _final_words(self) -> Vocabulary:
-        """The vocabulary of the updated model; its evidence, where there are crosses, has taken in
-        the new rows."""
+        """The vocabulary of the updated model; with crosses, its evidence includes the new rows."""
         words = self.words
         if not isinstance(words, CrossedVocabulary):
             return words
@@ -345,7 +343,7 @@ class Update:
         return words.learned_more(joined, own, self.asked.keep)
 
     def _trees(self, start: Fit, fit: Fit) -> tuple[Boosted, bool, dict[str, Any]]:
-        """The trees to go on with, whether the new table is better with them, and what was done."""
+        """The new trees, whether the new table is better with the old ones, and what was done."""
         trees, rows, jobs = self.model.boosted, self.crossed, self.running.n_jobs
         assert trees is not None
         held_out = self.held_out
@@ -362,7 +360,7 @@ class Update:
         judges = [examples(model, held_out) for model in both]
         before, after = (judged(trees, judge, head, jobs) for judge in judges)
         is_better = after["loss"] < before["loss"]
-        # The scores of the table that did not see the rows: the others know their labels.
+        # Scores of the old table, which did not see the rows: the new one has seen their labels.
         known = examples(both[0], ~held_out)
         chosen, how, after = freshened(
             *(trees, known, judges[is_better], head),

@@ -1,12 +1,12 @@
-"""Versions of a model: what stood at MODEL before is kept in MODEL.versions and can be put back.
+"""Versions of a model: earlier models of MODEL are kept in MODEL.versions and can be put back.
 
     clicks.model/             the model
     clicks.model.versions/
       0003/                   whole models, the oldest first; hard links where the disk has them
       0004/
 
-The old model is kept before the new one takes its place, and that happens at one stroke
-(`files.replace_folder`): a kill at any moment leaves a whole model at MODEL.
+The old model is kept before the new one takes its place, and that happens atomically
+(`files.replace_folder`): a kill at any moment leaves a complete model at MODEL.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ NUMBER = re.compile(r"\d{4,}")
 
 @dataclass(frozen=True)
 class Version:
-    """A model on disk; `number` is None of the one that stands at MODEL."""
+    """A model on disk; `number` is None for the current one, at MODEL."""
 
     path: Path
     number: str | None
     id: str  # of its content
-    when: dt.datetime  # it was written
-    rows: int  # it was trained on, those of updates among them
+    when: dt.datetime  # when it was written
+    rows: int  # trained on, including those of updates
     updates: int
     metrics: dict[str, float]
 
@@ -68,7 +68,7 @@ def folder_of(path: Path) -> Path:
 
 
 def versions(path: str | Path) -> list[Version]:
-    """The versions of a model that are kept, the oldest first; last the model itself."""
+    """The kept versions of a model, the oldest first, and last the model itself."""
     path = _real(path)
     put_back(path)
     kept = [Version.of(folder_of(path) / number, number) for number in _numbers(path)]
@@ -82,7 +82,7 @@ def _advice(kept: list[Version]) -> str:
 
 
 def _real(path: str | Path) -> Path:
-    """Where a link leads: it is the folder that is replaced, not the link to it."""
+    """The path with links resolved: the folder is replaced, not a link to it."""
     return Path(os.path.realpath(path))
 
 
@@ -96,7 +96,7 @@ def _numbers(path: Path) -> list[str]:
 
 @contextmanager
 def being_changed(path: str | Path) -> Iterator[Path]:
-    """The real path of a model that nobody else changes meanwhile; what a kill left is mended."""
+    """The real path of a model, locked for changes; leftovers of a kill are cleaned up."""
     path = _real(path)
     with disk_errors(path):
         folder_of(path).mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def being_changed(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def workplace(path: Path) -> Iterator[Path]:
-    """A folder beside a model that is being changed; what a kill leaves goes the next time."""
+    """A work folder beside a model that is being changed; after a kill, removed the next time."""
     work = folder_of(path) / ".work.tmp"
     with disk_errors(work):
         work.mkdir()
@@ -129,7 +129,7 @@ def workplace(path: Path) -> Iterator[Path]:
 
 
 def publish(model: FieldwiseModel, path: Path, *, keep: int = KEEP) -> str | None:
-    """Save a model as `path` and keep the one that is there; its number as a version."""
+    """Save a model as `path` and keep the one that is there; returns its number as a version."""
     if not keep >= 1:
         raise SettingError(f"keep={keep} must be at least 1")
     number = _kept(path) if (path / HEADER).is_file() else None
@@ -139,10 +139,10 @@ def publish(model: FieldwiseModel, path: Path, *, keep: int = KEEP) -> str | Non
 
 
 def _kept(path: Path) -> str:
-    """The model that stands there as a version, and its number."""
+    """Keep the current model as a version; returns its number."""
     numbers = _numbers(path)
     if numbers and model_id(folder_of(path) / numbers[-1]) == model_id(path):
-        return numbers[-1]  # of a run that was killed before it came to anything
+        return numbers[-1]  # kept by a run that was killed before it changed the model
     number = f"{1 + int(numbers[-1]) if numbers else 1:04}"
     with disk_errors(folder_of(path)):
         temporary = folder_of(path) / f".{number}.tmp"
@@ -153,7 +153,7 @@ def _kept(path: Path) -> str:
 
 
 def _copy(path: Path, out: Path) -> None:
-    """Hard links, as the files of a model are never written to, or copies where there are none."""
+    """Copy a model by hard links, as its files are never written to, or else by content."""
     out.mkdir()
     for file in path.iterdir():
         try:
@@ -174,11 +174,11 @@ def rollback(path: str | Path, to: str | int | None = None) -> Version:
         numbers = _numbers(real)
         if not numbers:
             raise SettingError(f"{path} has no versions; there is nothing to put back")
-        # One that was stopped half way has kept the model that is there; that is not put back.
+        # An interrupted run may have kept the current model; that one is not put back.
         others = [n for n in numbers if not _is_in_use(real, folder_of(real) / n)] or numbers
         number = others[-1] if to is None else _chosen(str(to), numbers, real)
         version = folder_of(real) / number
-        FieldwiseModel.load(version)  # or an error: it is whole
+        FieldwiseModel.load(version)  # an error unless it is complete
         with disk_errors(real):
             temporary = temporary_folder(real)
             _copy(version, temporary)
@@ -190,7 +190,7 @@ def rollback(path: str | Path, to: str | int | None = None) -> Version:
 
 
 def _is_in_use(path: Path, version: Path) -> bool:
-    """Whether the model that stands there is this version."""
+    """Whether the current model is this version."""
     return (path / HEADER).is_file() and model_id(path) == model_id(version)
 
 
@@ -202,7 +202,7 @@ def _chosen(to: str, numbers: list[str], path: Path) -> str:
 
 
 def facts(version: Version) -> dict[str, Any]:
-    """A version as JSON has it."""
+    """A version as a dict for JSON."""
     return {
         "version": version.number,
         "id": version.id,

@@ -1,9 +1,9 @@
-"""A model as one file of ONNX: raw values in, one input a column; predictions, scores and what
-every field adds to them out. docs/exporting.md says what inputs and outputs look like.
+"""A model as one ONNX file: raw values in, one input per column; predictions, scores and what every
+field adds to them out. docs/exporting.md says what inputs and outputs look like.
 
     columns.py    raw columns to numbers for what fields hold
     times.py      calendar parts of a column of times
-    evidence.py   what crossed categories say
+    evidence.py   the evidence of crossed categories
     scores.py     the field-wise score and its contributions
     trees.py      boosted trees over it
     graph.py      how a graph is made
@@ -43,10 +43,10 @@ def write(
     missing: str = "",
     contributions: bool | None = None,
 ) -> None:
-    """`missing` is the text that stands for no value; `contributions` adds an output of what every
-    field adds to the score: unless said, where the model is a sum that knows how often its
+    """Write the file. `missing` is the text that means no value; `contributions` adds an output of
+    what every field adds to the score; None: if the model is a sum that knows how often its
     categories were seen."""
-    require_sum(replace(model, boosted=None), "ONNX")  # trees it can carry
+    require_sum(replace(model, boosted=None), "ONNX")  # which can carry trees
     explained = _may_explain(model, contributions)
     parts = parts_of(model)
     words: Any = model.vocabulary
@@ -74,7 +74,7 @@ def write(
 
 
 def _may_explain(model: FieldwiseModel, wanted: bool | None) -> bool:
-    """Whether there is an output of contributions; one that is wanted and cannot be is refused."""
+    """Whether to output contributions; raises if they are wanted but impossible."""
     why = ""
     if model.boosted is not None:
         why = "boosted trees combine the fields' scores (preset 'best'); 'glass' has them"
@@ -88,18 +88,18 @@ def _may_explain(model: FieldwiseModel, wanted: bool | None) -> bool:
 def _boosted(
     graph: Graph, model: FieldwiseModel, z: str, extras: list[str], own: list[Part]
 ) -> str:
-    """The trees' score, (n,) or (n, K); z is the field-wise one, as the score of a sum is."""
+    """The trees' score, (n,) or (n, K), given the field-wise score z."""
     assert model.boosted is not None
     single = model.layout.n_outputs == 1
     column = graph("Unsqueeze", z, np.array([1])) if single else z
     found = tree_scores(graph, graph("Concat", column, *extras, axis=1), model.boosted)
-    if any(part.unseen == REFUSED_CODE for part in own):  # trees take NaN for an answer
+    if any(part.unseen == REFUSED_CODE for part in own):  # trees would score NaN, too
         found = graph("Add", found, graph("Mul", column, np.array(0, np.float32)))
     return graph("Reshape", found, np.array([-1] if single else [0, -1]), name="score")
 
 
 def _outputs(graph: Graph, model: FieldwiseModel, z: str) -> dict[str, Any]:
-    """The score and what it stands for, a target at a time; what to say of them."""
+    """Output the score and the prediction of every target; returns metadata on them."""
     heads, targets = model.objective.heads, model.schema.targets
     n_scores = sum(head.size for head in heads)
     each = [z]
@@ -140,7 +140,7 @@ def _contributions(
     rows: scores.Brought,
     sums: scores.Summed,
 ) -> dict[str, Any]:
-    """What every field of the table adds to the score; what to say of it."""
+    """Output what every field of the table adds to the score; returns metadata on it."""
     crosses = {f.name: f.cross for f in model.schema.fields if f.cross}
     names, share = credit_shares(model.schema.names, crosses)
     made = scores.contributions(graph, of, rows, sums, share, "contributions")

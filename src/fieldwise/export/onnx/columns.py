@@ -1,8 +1,8 @@
 """Raw columns to numbers for what fields hold: texts and numbers in, whole numbers out.
 
-Every value of every field has a number of its own (`Numbering`); a linear field has its value too.
-What a column's input is: text, unless all its fields read numbers; numbers are float64, so that
-edges of bins are where the model has them, and whole numbers are exact up to 2^53.
+Every value of every field has its own number (`Numbering`); a linear field has its value too. A
+column's input is text, unless all its fields read numbers; numbers are float64, so that edges of
+bins are exactly the model's, and whole numbers are exact up to 2^53.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .times import time_rows
 
 __all__ = ["Found", "ListRows", "Numbering", "read_columns"]
 
-EMPTY = -9  # the code and the number of no value of a list
-TRUTHS = {"true": ("1", "1.0"), "false": ("0", "0.0")}  # other ways to write them
+EMPTY = -9  # the code and the number of an empty place in a list
+TRUTHS = {"true": ("1", "1.0"), "false": ("0", "0.0")}  # other spellings
 
 
 class Numbering:
-    """A number for every code of every field: field i's codes from starts[i] on, then one a field
-    for what was never seen in it, then one for what the model refuses."""
+    """A number for every code of every field: field i's codes from starts[i] on, then one per field
+    for unseen values, then one for what the model refuses."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -37,7 +37,7 @@ class Numbering:
         self.refused = self.unseen + len(sizes)
 
     def of(self, i: int, codes: Any) -> np.ndarray:
-        """codes of any shape, -1 for unseen -> int64"""
+        """The numbers (int64) of field i's codes of any shape, -1 for unseen"""
         codes = np.asarray(codes, np.int64)
         other = np.where(codes == REFUSED_CODE, self.refused, self.unseen + i)
         return np.where(codes < 0, other, self.starts[i] + codes)
@@ -45,7 +45,7 @@ class Numbering:
 
 @dataclass(frozen=True)
 class ListRows:
-    """The values of a list: their numbers (n, P), of which some are `filled`."""
+    """The values of a list: their numbers (n, P), and which places are `filled`."""
 
     part: Part
     rows: str
@@ -54,8 +54,8 @@ class ListRows:
 
 @dataclass
 class Found:
-    """What was read. The columns of `rows` (each (n, k) int64), one after the other, are those of
-    the fields `fields`; those of `numbers` ((n, k) float32, NaN where missing) of `linear`."""
+    """What was read. The columns of `rows` (each (n, k) int64), concatenated, are those of the
+    fields `fields`; those of `numbers` ((n, k) float32, NaN where missing) of `linear`."""
 
     fields: list[int] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)
@@ -92,7 +92,7 @@ def read_columns(graph: Graph, parts: Sequence[Part], numbering: Numbering, miss
 
 
 def _inputs(graph: Graph, parts: Sequence[Part], missing: str) -> dict[str, str]:
-    """An input for every column, and which are numbers."""
+    """Add an input for every column; returns whether each is "text" or "number"."""
     kinds = {}
     for column in dict.fromkeys(part.field.column for part in parts):
         own = [part for part in parts if part.field.column == column]
@@ -101,7 +101,7 @@ def _inputs(graph: Graph, parts: Sequence[Part], missing: str) -> dict[str, str]
         if numeric and texts:
             raise ModelError(
                 f"column {column!r} is a number to the field {numeric[0].field.name!r} and a text "
-                f"to {texts[0].field.name!r}, and an input of ONNX is one of them; leave one out"
+                f"to {texts[0].field.name!r}, but an ONNX input has one type; leave one field out"
             )
         lists = [part for part in own if part.field.is_list]
         if lists and len(own) > 1:
@@ -130,7 +130,7 @@ def _is_number(part: Part) -> bool:
 def _rows(
     graph: Graph, x: str, part: Part, numbering: Numbering, keys: Any, codes: np.ndarray
 ) -> str:
-    """The number of every x that is one of these keys, else that of unseen values."""
+    """The numbers of x among these keys; for other x that of unseen values."""
     unseen = int(numbering.of(part.number, part.unseen))
     return graph.lookup(x, keys, numbering.of(part.number, codes), unseen)
 
@@ -141,7 +141,7 @@ def _number_keys(part: Part) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _text_keys(part: Part, missing: str) -> tuple[list[str], np.ndarray]:
-    """Every text that is a category, and what means no value."""
+    """All texts that are categories or mean no value, and their codes."""
     pairs = list(zip(part.words["category"].to_list(), part.words["code"].to_list(), strict=True))
     if part.field.dtype == "boolean":
         pairs = [(spelt, code) for word, code in pairs for spelt in _spellings(word)]
@@ -159,7 +159,7 @@ def _text_keys(part: Part, missing: str) -> tuple[list[str], np.ndarray]:
 
 
 def _spellings(word: str) -> list[str]:
-    """Every way to write a truth value."""
+    """All spellings of a truth value."""
     if word not in TRUTHS:
         return [word]
     letters = ((letter, letter.upper()) for letter in word)
@@ -167,7 +167,7 @@ def _spellings(word: str) -> list[str]:
 
 
 def _logged(graph: Graph, parts: Sequence[Part], numbering: Numbering, found: Found) -> None:
-    """v > 2 -> floor(log(v)^2), else floor(v) - 2, and what is known of that"""
+    """v > 2 -> floor(log(v)^2), else floor(v) - 2, and the number of that category"""
     if not parts:
         return
     x, two = graph.joined([part.field.column for part in parts]), np.array(2.0)
@@ -183,7 +183,7 @@ def _logged(graph: Graph, parts: Sequence[Part], numbering: Numbering, found: Fo
 
 
 def _binned(graph: Graph, parts: Sequence[Part], numbering: Numbering, found: Found) -> None:
-    """Code 1 and the number of edges that a value has reached."""
+    """The code of a bin: 1 plus the number of edges that a value has reached."""
     if not parts:
         return
     x = graph.joined([part.field.column for part in parts])
@@ -214,8 +214,8 @@ def _linear(graph: Graph, parts: Sequence[Part], found: Found) -> None:
 def _list_rows(
     graph: Graph, part: Part, numbering: Numbering, missing: str, *, number: bool
 ) -> ListRows:
-    """Of a list, or of text that is cut into one, as many values as the model takes. Where it
-    refuses longer ones, one more is looked at."""
+    """The values of a list, or of text cut into one, as many as the model takes, or one more if it
+    refuses longer lists."""
     of, x, is_strict = part.field, part.field.column, part.unseen == REFUSED_CODE
     if of.separator is not None:
         pieces = graph.several("StringSplit", x, n=2, delimiter=of.separator)[0]  # (n, 1, P)
@@ -238,7 +238,7 @@ def _list_rows(
 
 
 def _item_keys(part: Part, missing: str) -> tuple[list[str], np.ndarray]:
-    """Every text that is a value of a list, and what means no value."""
+    """All texts that are values of a list or mean no value, and their codes."""
     words, codes = part.words["category"].to_list(), part.words["code"].to_list()
     empty = list(dict.fromkeys(("", missing)))
     for word in empty:
@@ -247,7 +247,7 @@ def _item_keys(part: Part, missing: str) -> tuple[list[str], np.ndarray]:
                 f"field {part.field.name!r} knows {word!r} as a value of a list, which in ONNX is "
                 "no value; leave it out of the lists and train again"
             )
-    # Text is cut at the separator alone, and people write a space beside it.
+    # Text is cut at the separator alone, but a space may follow it.
     room = ("", " ") if part.field.separator is not None else ("",)
     ways = list(product(room, room))
     keys = [f"{before}{word}{after}" for before, after in ways for word in words]

@@ -1,8 +1,8 @@
 """The evidence of crosses in a graph of ONNX: one lookup for all crosses of a row.
 
-A crossed category has a key of 64 bits, a weighted sum of the numbers of what its fields hold, and
-an entry among those of all crosses. What a model makes of evidence (its bin, its scaled value) is
-kept in place of the evidence itself.
+A crossed category has a key of 64 bits, a weighted sum of the numbers of its fields' values, and an
+entry among those of all crosses. What a model derives from evidence (its bin, its scaled value) is
+stored instead of the evidence itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["crossed"]
 
 @dataclass(frozen=True)
 class _Entries:
-    """The entries of all crosses: first one a cross for what it never saw, then those it knows.
+    """The entries of all crosses: first one per cross for unseen combinations, then the known ones.
 
     keys (G,) of the latter; cross (C + G,), evidence (C + G, T), seen (C + G,); factors (m, C) and
     shift (C,) make the keys of rows.
@@ -42,8 +42,8 @@ class _Entries:
 def _entries_of(
     crosses: Sequence[Cross], counts: Sequence[np.ndarray], numbering: Numbering, n_fields: int
 ) -> _Entries:
-    """counts (g,) of every cross's categories. Factors are drawn by chance, until all keys differ:
-    of a combination that was never seen the key is another's with a chance of G in 2^64."""
+    """The entries; counts (g,) are those of every cross's categories. Factors are random, drawn
+    until all keys differ: the key of an unseen combination collides with probability G / 2^64."""
     n_crosses = len(crosses)
     seed = 0
     while True:
@@ -90,8 +90,8 @@ def _entry_rows(graph: Graph, rows: str, fields: Sequence[int], entries: _Entrie
 def _made_of(
     entries: _Entries, own: Sequence[tuple[Part, FieldVocabulary]], numbering: Numbering
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What the fields made of evidence have of every entry: the scaled value (C + G, T) of the
-    linear ones, and the row of the table (C + G, T) of those in bins."""
+    """The values of fields made of evidence, for every entry: the scaled value (C + G, T) of linear
+    ones, and the row of the table (C + G, T) of binned ones."""
     n_targets = entries.evidence.shape[1]
     scaled = np.zeros(entries.evidence.shape, np.float32)
     rows = np.zeros(entries.evidence.shape, np.int64)
@@ -115,9 +115,9 @@ def crossed(
     held: Numbering,
     numbering: Numbering,
 ) -> tuple[Found, list[str]]:
-    """What the model's fields hold, those made of evidence too, numbered as its table is; and what
-    boosted trees read beside the score. `found` is numbered as `held` does, before rare categories
-    of the table's fields are taken together."""
+    """What the model's fields hold, including those made of evidence, numbered as its table; and
+    what boosted trees read beside the score. `found` is numbered by `held`, before rare categories
+    of the table's fields are merged."""
     words: Any = model.vocabulary
     n_own = len(words.base.sizes)
     rows = graph.joined(found.rows)
@@ -159,7 +159,7 @@ def crossed(
 
 
 def _rows_of(parts: Sequence[Part], held: Numbering, numbering: Numbering) -> np.ndarray:
-    """For every number of `held` the one of `numbering`; codes past a field's size share row 0."""
+    """From numbers of `held` to those of `numbering`; codes past a field's size share row 0."""
     sizes = np.diff(held.starts)
     codes = [np.arange(size) for size in sizes]
     known = [
@@ -171,7 +171,7 @@ def _rows_of(parts: Sequence[Part], held: Numbering, numbering: Numbering) -> np
 
 
 def _numbers(graph: Graph, words: Any, found: Found, held: Numbering, rows: str) -> list[str]:
-    """(n, k) the numbers that categories are, of the fields that have some."""
+    """(n, k) the numeric values of categories, for the fields that have some."""
     if not words.numbers:
         return []
     names = words.base.schema.names

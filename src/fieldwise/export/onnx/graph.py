@@ -1,4 +1,4 @@
-"""An ONNX graph while it is made: every call adds a node and gives the name of its result.
+"""A builder of ONNX graphs: every call adds a node and returns the name of its result.
 
     graph = Graph(columns)
     x = graph.input("price", np.float64, ["N", 1])
@@ -19,14 +19,14 @@ from ...errors import MissingExtra, ModelError
 
 __all__ = ["LARGEST", "Graph", "need_onnx"]
 
-LARGEST = (1 << 31) - (1 << 20)  # bytes of a file, less some for what is not counted
+LARGEST = (1 << 31) - (1 << 20)  # bytes of a file, less a margin for what is not counted
 OPSETS = {"": 20, "ai.onnx.ml": 4}
-IR_VERSION = 9  # the first that has these
+IR_VERSION = 9  # the first with these operator sets
 ML = {"LabelEncoder", "TreeEnsembleRegressor"}
 
 
 def need_onnx() -> Any:
-    """The package onnx; asked for early, what is missing is not found out after the work."""
+    """The package onnx; call it early, so that a missing package is found before the work."""
     try:
         import onnx
     except ImportError:
@@ -35,7 +35,7 @@ def need_onnx() -> Any:
 
 
 class Graph:
-    """`taken` are names that nothing inside may have: those of the inputs."""
+    """A graph; `taken` are names that nothing inside may have: those of the inputs."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._onnx = need_onnx()
@@ -46,13 +46,13 @@ class Graph:
         self._size = 0
 
     def __call__(self, op: str, *inputs: str | np.ndarray, name: str = "", **about: Any) -> str:
-        """A node of one result."""
+        """Add a node with one result."""
         return self.several(op, *inputs, n=1, name=name, **about)[0]
 
     def several(
         self, op: str, *inputs: str | np.ndarray, n: int, name: str = "", **about: Any
     ) -> list[str]:
-        """A node of n results."""
+        """Add a node with n results."""
         given = [x if isinstance(x, str) else self.constant(x) for x in inputs]
         made = [self.free(name or op.lower()) for _ in range(n)]
         domain = "ai.onnx.ml" if op in ML else ""
@@ -61,11 +61,11 @@ class Graph:
         return made
 
     def joined(self, parts: Sequence[str]) -> str:
-        """Side by side, along the second axis."""
+        """Concatenate parts along the second axis."""
         return parts[0] if len(parts) == 1 else self("Concat", *parts, axis=1)
 
     def free(self, name: str) -> str:
-        """This name, or one like it that nothing has."""
+        """This name, or a similar one that is not in use."""
         found, k = name, 1
         while found in self._taken:
             found, k = f"{name}_{k}", k + 1
@@ -73,7 +73,7 @@ class Graph:
         return found
 
     def constant(self, value: np.ndarray, name: str = "constant") -> str:
-        """An array of the graph; the same small one is kept once."""
+        """Add a constant; equal small ones are stored once."""
         key = (value.dtype.str, value.shape, repr(value.tolist())) if value.size < 64 else None
         if key is not None and key in self._known:
             return self._known[key]
@@ -100,7 +100,7 @@ class Graph:
         )
 
     def tensor(self, value: np.ndarray, name: str) -> Any:
-        """An array as ONNX has it."""
+        """An array as an ONNX tensor."""
         self._count(value.nbytes)
         return self._onnx.numpy_helper.from_array(value, name)
 
@@ -109,7 +109,7 @@ class Graph:
         self._size += n_bytes
 
     def check_room(self, n_bytes: int) -> None:
-        """Raise where so many bytes more are too many for a file."""
+        """Raise if so many more bytes would be too many for a file."""
         if self._size + n_bytes > LARGEST:
             raise ModelError(
                 f"the model takes more than {LARGEST / 1e9:.1f} GB as ONNX, the most that one file "
@@ -122,7 +122,7 @@ class Graph:
         return name
 
     def output(self, made: str, shape: Sequence[str | int], about: str) -> None:
-        """A result, float32, is what the graph gives."""
+        """Make a result, float32, an output of the graph."""
         self._graph.output.append(self._info(made, np.float32, shape, about))
 
     def _info(self, name: str, kind: type, shape: Sequence[str | int], about: str) -> Any:
@@ -131,7 +131,7 @@ class Graph:
         return self._onnx.helper.make_tensor_value_info(name, dtype, list(shape), about)
 
     def finished(self, about: str, metadata: Mapping[str, str]) -> bytes:
-        """The file."""
+        """The content of the file."""
         helper = self._onnx.helper
         self._graph.name = "fieldwise"
         self._model.producer_version = __version__

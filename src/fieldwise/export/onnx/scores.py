@@ -4,8 +4,8 @@ With B_j what field j brings to every column, S = sum_j B_j and q the own entrie
 
     z = sum_t (S_t - q_t) q_t + sum of biases
 
-The same holds for rows less their field's mean, A = B - mu, when main effects stand in the place of
-biases and the base in that of the offsets; and then the exact Shapley value of field i is
+The same holds for rows less their field's mean, A = B - mu, with main effects in place of biases
+and the base in place of the offsets; and then the exact Shapley value of field i is
 
     main_i + 1/2 (sum_t A_it q_t + sum over its own t of (S_t - 2 q_t) q_t)
 
@@ -29,8 +29,8 @@ __all__ = ["Brought", "Centred", "Summed", "brought", "centred", "contributions"
 
 @dataclass(frozen=True)
 class Centred:
-    """table (d + m + 1, R + K) float32, whose last row is of refused values; less (m, R + K) what
-    is still to be taken from a field's sum of values; base (K,)"""
+    """table (d + m + 1, R + K) float32, whose last row is for refused values; less (m, R + K) what
+    is still to be subtracted from a field's sum of values; base (K,)"""
 
     layout: Layout
     table: np.ndarray
@@ -62,16 +62,16 @@ def centred(model: FieldwiseModel, *, around_means: bool) -> Centred:
 
 
 def _rows_of(layout: Layout, i: int) -> list[slice]:
-    """The rows of a field, some at a time, and that of values never seen in it."""
+    """Slices of a field's rows, and that of its unseen values."""
     unseen = layout.n_rows + i
     return [*maths.pieces(layout.own(i)), slice(unseen, unseen + 1)]
 
 
 def _balance(table: np.ndarray, less: np.ndarray, layout: Layout) -> None:
-    """Make own entries and those of other fields alike in size, column by column, in place.
+    """Scale own entries and those of other fields to similar size, column by column, in place.
 
-    Their products stay. S - q would lose the digits of what is small beside what is large, as own
-    entries are where the target is large (they carry its measure). Powers of two change no digit.
+    Their products stay. S - q would lose digits of small entries beside large ones, as own entries
+    are if the target is large (they carry its scale). Powers of two change no digit.
     """
     R, columns = layout.n_columns, np.arange(layout.n_columns)
     most = np.zeros((layout.n_fields, R))
@@ -93,14 +93,14 @@ def _balance(table: np.ndarray, less: np.ndarray, layout: Layout) -> None:
 
 @dataclass(frozen=True)
 class Brought:
-    """What every field brings, (n, m, R + K), the fields in this order."""
+    """What every field brings, (n, m, R + K), and the order of the fields."""
 
     rows: str
     fields: list[int]
 
 
 def brought(graph: Graph, of: Centred, numbering: Numbering, found: Found) -> Brought:
-    """`found` has rows of the table, numbered as `numbering` does."""
+    """What fields bring; `found` has rows of the table, numbered by `numbering`."""
     table = graph.constant(of.table, "table")
     parts, fields = [], [*found.fields, *found.linear]
     if found.rows:
@@ -139,8 +139,8 @@ def _list_brought(
 
 @dataclass(frozen=True)
 class Summed:
-    """Of every column, (n, R + K): own entries q, which biases have none of, and the same with 1 in
-    their place; what the other fields bring, p = S - q."""
+    """For every column, (n, R + K): own entries q, 0 for biases, and the same with 1 for biases;
+    what the other fields bring, p = S - q."""
 
     own: str
     weight: str
@@ -173,7 +173,7 @@ def score(graph: Graph, of: Centred, parts: Summed, name: str) -> str:
 
 
 def _outputs(layout: Layout) -> np.ndarray:
-    """(R + K, K) 1 where a column, or a bias, is of the output"""
+    """(R + K, K) 1 where a column, or a bias, belongs to the output"""
     of = np.append(layout.output, np.arange(layout.n_outputs))
     return (of[:, None] == np.arange(layout.n_outputs)).astype(np.float32)
 
@@ -181,8 +181,8 @@ def _outputs(layout: Layout) -> np.ndarray:
 def contributions(
     graph: Graph, of: Centred, found: Brought, parts: Summed, credit: np.ndarray, name: str
 ) -> str:
-    """Shapley values, (n, c) of one output, else (n, K, c); credit (m, c) gives those of the
-    model's fields to those of the table"""
+    """Shapley values, (n, c) for one output, else (n, K, c); credit (m, c) assigns those of the
+    model's fields to the table's"""
     layout = of.layout
     R, K, m = layout.n_columns, layout.n_outputs, layout.n_fields
     place = np.array([found.fields.index(i) for i in range(m)])

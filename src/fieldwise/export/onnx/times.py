@@ -1,6 +1,6 @@
 """Calendar parts of a column of times, in a graph of ONNX: text such as 2024-05-31T17:05:00.
 
-ONNX cannot take letters by their place, so text is cut at "-" and ":". The pieces are few and are
+ONNX cannot index characters, so text is cut at "-" and ":". The possible pieces are few and are
 looked up: years, months, and a day with the hour that may follow it, "31", "31T17" or "31 17".
 """
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["time_rows"]
 
-END = "--:"  # behind every text, so that all have all pieces
+END = "--:"  # appended to every text, so that all have all pieces
 CLOCK = ("T", " ", "t")  # between a date and an hour
-NONE = -1 << 40  # of a piece that is none: any sum with it is below 0
+NONE = -1 << 40  # for an invalid piece: any sum with it is below 0
 MONTH, YEAR = 32, 512  # a date is a whole number: YEAR * year + MONTH * month + day
 
 
 def time_rows(graph: Graph, column: str, parts: Sequence[Part], numbering: Numbering) -> list[str]:
-    """For every part of a column, (n, 1) the numbers of what it holds. What is no time is missing:
-    the model itself refuses it."""
+    """For every part of a column, (n, 1) the numbers of its values. What is not a time counts as
+    missing here, though the model itself refuses it."""
     pieces = _Pieces(graph, column)
     out = []
     for part in parts:
@@ -44,7 +44,7 @@ def time_rows(graph: Graph, column: str, parts: Sequence[Part], numbering: Numbe
 
 
 def _number(word: str) -> int:
-    """The whole number that a category is: of a date, or the part itself."""
+    """The whole number of a category: of a date, or the part itself."""
     year, *rest = word.split("-")
     return YEAR * int(year) + MONTH * int(rest[0]) + int(rest[1]) if rest else int(year)
 
@@ -65,7 +65,7 @@ class _Pieces:
 
     @cached_property
     def _clocks(self) -> str:
-        """What follows the month, cut in two or three: day and hour, minute, second."""
+        """What follows the month, cut into two or three: day and hour, minute, second."""
         rest = self._piece(self._dates, 2)
         return self._graph.several("StringSplit", rest, n=2, delimiter=":", maxsplit=2)[0]
 
@@ -123,12 +123,12 @@ class _Pieces:
 
 
 def _kind(year: int) -> int:
-    """The weekday that a year starts with, and whether it has a leap day."""
+    """One number for the weekday that a year starts with and whether it has a leap day."""
     return dt.date(year, 1, 1).weekday() + 7 * calendar.isleap(year)
 
 
 def _days_before() -> np.ndarray:
-    """At 16 kind + month what to add to a day: the sum's rest by 7 is the weekday, 0 for Monday."""
+    """At 16 kind + month what to add to a day: the sum modulo 7 is the weekday, 0 for Monday."""
     out = np.zeros(16 * 14, np.int64)
     for year in range(2000, 2028):  # all kinds of years
         for month in range(1, 13):

@@ -1,4 +1,4 @@
-"""Boosted trees in a graph of ONNX, from the text that LightGBM writes them down as.
+"""Boosted trees in a graph of ONNX, from LightGBM's text of them.
 
 Features and thresholds are compared as float64, which is how LightGBM compares them.
 """
@@ -18,7 +18,7 @@ from .graph import Graph
 __all__ = ["tree_scores"]
 
 CATEGORICAL, DEFAULT_LEFT = 1, 2  # bits of a decision
-NO_MISSING, NAN_MISSING = 0, 2  # its third and fourth bit; 1 is zero for missing
+NO_MISSING, NAN_MISSING = 0, 2  # values of the third and fourth bit; 1: zero means missing
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class _Tree:
 
     @property
     def nan_left(self) -> np.ndarray:
-        """Where NaN goes: where the decision says, or with 0 where it knows no missing values."""
+        """Whether NaN goes left: as the decision says, or like 0 if it knows no missing values."""
         kind = (self.decision >> 2) & 3
         is_known = np.isin(kind, (NO_MISSING, NAN_MISSING))
         if (self.decision & CATEGORICAL).any() or not is_known.all():
@@ -113,5 +113,5 @@ def tree_scores(graph: Graph, features: str, boosted: Boosted) -> str:
 
 
 def _nodes(children: np.ndarray, n_splits: int) -> np.ndarray:
-    """The node of every child, which below 0 is a leaf."""
+    """The node of every child; a child below 0 is a leaf."""
     return np.where(children >= 0, children, n_splits - 1 - children)
