@@ -130,7 +130,7 @@ def test_bash_completes_commands_and_options(typed, wanted):
         ("predict m.model {t} --out p.csv", "no such folder. Make one with: fieldwise train"),
         ("evaluate {t} {model}", "it has no model.json. Make one with: fieldwise train"),
         ("serve {store}", "Make a model with: fieldwise train"),
-        ("plan {t}", "Make one with: fieldwise encode"),
+        ("plan {t}", "say what to learn, with --target COLUMN"),
         ("explain {model} --format htlm", "Did you mean 'html'?"),
         ("predict {model} {pipe} --out p.csv", "can be read once; tables are read more"),
         ("train {pipe} --target clicked --out m", "save it as a file first"),

@@ -89,6 +89,9 @@ def test_saving_over_a_model(model, tmp_path):
     (tmp_path / "other" / "thesis.txt").write_text("years")
     with pytest.raises(ModelError, match="is not a model; it is not replaced"):
         model.save(tmp_path / "other", overwrite=True)
+    (tmp_path / "m" / "model.json").write_bytes(b"rubbish")  # a broken model is one
+    model.save(tmp_path / "m", overwrite=True)
+    assert FieldwiseModel.load(tmp_path / "m").layout == model.layout
 
 
 @pytest.mark.parametrize("name", ["model.json", "table.safetensors", "vocabulary.parquet"])

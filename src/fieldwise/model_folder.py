@@ -89,7 +89,7 @@ def check_replaceable(path: Path) -> None:
     if not path.exists():
         return
     names = [] if path.is_file() else sorted(p.name for p in path.iterdir())
-    if path.is_file() or (names and not _is_ours(path / HEADER)):
+    if path.is_file() or (names and not _is_ours(path)):
         raise ModelError(f"{path} is not a model; it is not replaced")
     others = [name for name in names if name not in FILES]
     if others:
@@ -99,9 +99,11 @@ def check_replaceable(path: Path) -> None:
         )
 
 
-def _is_ours(header: Path) -> bool:
-    """Whether this is the header of a model, intact or not."""
-    return header.is_file() and b'"fieldwise"' in header.read_bytes()
+def _is_ours(folder: Path) -> bool:
+    """Whether this is the folder of a model, intact or not: other programs have a model.json too."""
+    header = folder / HEADER
+    is_named = header.is_file() and b'"fieldwise"' in header.read_bytes()
+    return is_named or all((folder / name).is_file() for name in (TABLE, WORDS))
 
 
 def _write_files(model: FieldwiseModel, folder: Path) -> None:
