@@ -100,7 +100,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether this is the folder of a model, intact or not: other programs have a model.json too."""
+    """Whether this is a model, intact or not: other programs have a model.json too."""
     header = folder / HEADER
     is_named = header.is_file() and b'"fieldwise"' in header.read_bytes()
     return is_named or all((folder / name).is_file() for name in (TABLE, WORDS))
