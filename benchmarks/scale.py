@@ -28,7 +28,7 @@ from benchmarks.record import save
 from fieldwise import FieldwiseModel, synthetic
 from fieldwise.data.encoding import encode
 from fieldwise.data.planted import CRITEO_SIZES
-from fieldwise.distributed.planning import Machine, Network, measured, plan
+from fieldwise.distributed.planning import Alone, Machine, Network, measured, plan
 from fieldwise.layout import Layout
 
 BATCH, STEPS, ROUNDS = 2048, 12, 5
@@ -62,8 +62,9 @@ def launched(n: int, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(text.strip().splitlines()[-1]) for text in said]
 
 
-def step_worker() -> None:
-    """Times rounds of steps at Criteo's shape as one worker of however many there are."""
+def step_worker(*, talks: bool) -> None:
+    """Times rounds of steps at Criteo's shape as one of several workers, each on its own core.
+    Workers that do not talk use their own part of the scores: what the machine itself allows."""
     from fieldwise.distributed import joined, share_columns
     from fieldwise.engines import StepSettings
     from fieldwise.engines.sharded import ShardedEngine
@@ -72,10 +73,14 @@ def step_worker() -> None:
     codes, labels, _ = synthetic("criteo", (STEPS + 1) * BATCH, seed=3).block(0)
     with joined() as peers:
         shares = share_columns(LAYOUT, peers.grid.n_shards)
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[peers.grid.rank % len(cores)]})
         before = resident()
         steps = StepSettings(batch_size=BATCH, penalty=1e-5, reg_every=1000)
         engine = ShardedEngine(
-            LAYOUT, shares[peers.grid.shard], peers, steps, Objective(), np.zeros(1), n_jobs=1
+            *(LAYOUT, shares[peers.grid.shard], peers if talks else Alone(), steps),
+            *(Objective(), np.zeros(1)),
+            n_jobs=1,
         )
         engine.initialise(0, 0.02)
         engine.state[:] = 1e-6
@@ -105,16 +110,18 @@ def resident() -> int:
 def speed() -> dict[str, Any]:
     """1, 2 and 3 workers in turns: seconds of a step and memory; the plan's seconds beside."""
     found: dict[int, list[list[dict[str, Any]]]] = {1: [], 2: [], 3: []}
+    silent: list[list[dict[str, Any]]] = []
     for _ in range(3):
         for n, runs in found.items():
             runs.append(launched(n, "step-worker"))
+        silent.append(launched(2, "silent-step-worker"))
     machine = this_machine()
     out: dict[str, Any] = {"machine": machine.__dict__}
     whole = 2 * 4 * LAYOUT.n_rows * LAYOUT.width
-    times = {
-        n: statistics.median(max(w["seconds"] for w in run) for run in runs)
-        for n, runs in found.items()
-    }
+    times = {n: slowest(runs) for n, runs in found.items()}
+    apart = slowest(silent)
+    out["2_workers_that_do_not_talk"] = {"step_seconds": apart, "times_one": times[1] / apart}
+    print(out["2_workers_that_do_not_talk"], flush=True)
     for n, runs in found.items():
         planned = plan(LAYOUT, machine, n_workers=n, network=NETWORKS["one machine"])
         most = max(w["table_and_state_bytes"] for w in runs[0])
@@ -130,6 +137,11 @@ def speed() -> dict[str, Any]:
         }
         print(n, out[f"{n}_workers"], flush=True)
     return out
+
+
+def slowest(runs: list[list[dict[str, Any]]]) -> float:
+    """Seconds of a step: of the slowest worker, and the median of the runs."""
+    return statistics.median(max(w["seconds"] for w in run) for run in runs)
 
 
 def this_machine() -> Machine:
@@ -207,8 +219,8 @@ def simulated(machine: Machine) -> list[dict[str, Any]]:
 
 def main() -> None:
     command, *rest = sys.argv[1:] or ["all"]
-    if command == "step-worker":
-        step_worker()
+    if command in ("step-worker", "silent-step-worker"):
+        step_worker(talks=command == "step-worker")
     elif command == "train-worker":
         train_worker(*rest)
     elif command == "simulate":

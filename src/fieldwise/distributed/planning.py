@@ -31,7 +31,7 @@ from ..layout import Layout
 from ..objective import Objective
 from .grid import Grid, share_columns
 
-__all__ = ["Machine", "Network", "Plan", "measured", "plan", "plans"]
+__all__ = ["Alone", "Machine", "Network", "Plan", "measured", "plan", "plans"]
 
 FLOAT = 4
 TABLES = 4  # the table, Adagrad's state, an epoch's mean and the best so far
@@ -179,7 +179,7 @@ def plans(layout: Layout, machine: Machine, n_workers: int, **options: Any) -> l
     return sorted(out, key=lambda one: -one.rows_per_second)
 
 
-class _Alone:
+class Alone:
     """The peers of an engine that has none."""
 
     row_group, n_row_groups = 0, 1
@@ -225,7 +225,7 @@ def measured(
         layout = Layout(sizes, ranks, slots=tuple(slots))
         steps = StepSettings(batch_size=batch, penalty=0.0)
         about = (Objective(), np.zeros(1))
-        engine = ShardedEngine(layout, range(m), _Alone(), steps, *about, n_jobs=threads)
+        engine = ShardedEngine(layout, range(m), Alone(), steps, *about, n_jobs=threads)
         seconds.append(_seconds(engine, codes, values, target) / STEPS)
         engine.settings = replace(steps, penalty=1e-5, reg_every=1)
         one = slice(0, batch)
