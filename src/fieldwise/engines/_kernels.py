@@ -306,7 +306,7 @@ def _score_parts(table, rows, x, starts, slot_starts, combine, a, c, d, has_valu
         _by_field(table, rows, x, starts, slot_starts, a, c, d, True, has_values)
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _judge_sample(s, batch, starts, m, objective, totals, scratch):
     """The loss of a sample whose scores are known; a, c and d become derivatives."""
     _, _, y, w = batch
