@@ -262,6 +262,13 @@ def test_runs_of_training_are_told_apart():
     assert found == [(1, 1, "training"), (1, 2, "training"), (1, 2, "held out"), (2, 1, "training")]
 
 
+@pytest.mark.parametrize(("n", "shown"), [(1, [1]), (2, [1, 2]), (30, list(range(1, 31, 3)))])
+def test_the_curve_of_training_marks_whole_epochs(n, shown):
+    charts = pytest.importorskip("fieldwise.report.charts")
+    spec = charts.history([{"train_loss": 0.5, "epoch": k} for k in range(1, n + 1)])
+    assert spec["encoding"]["x"]["axis"]["values"] == shown
+
+
 def test_top_pairs_are_the_largest(flights):
     found = top_pairs(flights["fields"], flights["pairs"], 5)
     away = np.array(flights["pairs"])

@@ -95,7 +95,10 @@ def history(records: Sequence[Mapping[str, Any]]) -> Chart:
     names = run_names(points)
     scale = alt.Scale(domain=names, range=[LINES[k % len(LINES)] for k in range(len(names))])
     dash = alt.Scale(domain=["held out", "training"], range=[[1, 0], [5, 4]])
-    x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(grid=False, tickMinStep=1, format="d"))
+    # Vega puts ticks between two epochs, and rounds what it writes there.
+    most = max((point["epoch"] for point in points), default=1)
+    whole = list(range(1, most + 1, 1 + most // 12))
+    x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(grid=False, values=whole, format="d"))
     line = alt.Chart().mark_line(point={"size": 45, "filled": True}, strokeWidth=2)
     chart = line.encode(
         x=x,
